@@ -45,6 +45,7 @@ impl Unit {
 /// Three digits that say something, or all before the point.
 fn digits(number: f64) -> String {
     match number.abs() {
+        zero if zero < f64::EPSILON => "0".to_owned(),
         small if small < 0.095 => format!("{number:.4}"),
         small if small < 9.995 => format!("{number:.2}"),
         middle if middle < 99.95 => format!("{number:.1}"),

@@ -11,7 +11,7 @@ use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
 use super::{Failure, logging, netns, oneshot};
 use crate::commands::check::{Api, Inputs, Settings, check as run_checks};
-use crate::serve::directory::Selection;
+use crate::serve::query::Selection;
 use crate::serve::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};
@@ -51,7 +51,7 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
     super::print(&match arguments.output {
-        Format::Text => report.to_string(),
+        Format::Text => super::wrap::for_terminal(report.to_string()),
         Format::Json => super::json(&report)?,
     })?;
     if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }

@@ -11,8 +11,8 @@ use super::args::{Diff, Format};
 use super::kernel_errors::explain;
 use super::{Failure, netns, objects};
 use crate::dataplane::{Place, Side, compare};
-use crate::serve::directory::Selection;
 use crate::serve::escape;
+use crate::serve::query::Selection;
 
 /// The exit codes, as documented: those of `diff`.
 const DIFFERENT: u8 = 1;
@@ -98,7 +98,7 @@ impl Comparison {
         self.places.is_empty()
     }
 
-    /// Returns the comparison as JSON, as `docs/diff.md` documents it.
+    /// Returns the comparison as JSON, as `docs/json.md` documents it.
     fn json(&self) -> Value {
         let differences: Vec<Value> = self
             .places

@@ -67,8 +67,8 @@ pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
         reason: "FrontendRefused",
         action: PROGRAM,
         note: format!(
-            "the kernel refuses {}{}; on this node it stays as it was, all else is programmed; \
-             {WHAT_TO_DO}: {}",
+            "the kernel refuses {}{}; on this node it stays as it was, everything else is \
+             programmed; {WHAT_TO_DO}: {}",
             quarantined.what,
             more(others),
             quarantined.reason
@@ -85,8 +85,8 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
         reason: "DriftRepaired",
         action: "RepairTables",
         note: format!(
-            "another process modified shunt's tables in {repaired} places; they are repaired; \
-             writers: {writers}"
+            "another process modified shunt's tables in {repaired} places, and the agent repaired \
+             them; writers: {writers}"
         ),
     }
 }
@@ -117,8 +117,8 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
         },
         action: "StartKubeProxy",
         note: format!(
-            "cannot listen on {address} for {purpose} ({field}): {error}; if another process has the \
-             port, it answers the requests"
+            "cannot listen on {address} for {purpose} ({field}): {error}; if another process holds \
+             the port, it answers the requests"
         ),
     }
 }
@@ -149,7 +149,7 @@ pub(super) fn unbound_loopback(
         reason: "FailedToListenOnLoopback",
         action: "Listen",
         note: format!(
-            "cannot listen for the node port on {address}: {error}; if another process has the \
+            "cannot listen for the node port on {address}: {error}; if another process holds the \
              port, it answers there"
         ),
     }

@@ -19,8 +19,7 @@ use crate::commands::explain::{
     of_service, packet,
 };
 use crate::dataplane::KernelTables;
-use crate::serve::directory::{Excerpt, Selection};
-use crate::serve::query::Objects;
+use crate::serve::query::{Excerpt, Objects, Selection};
 
 /// How often a difference between plan and kernel is looked at again: the agent may have committed
 /// between the two readings.
@@ -59,7 +58,7 @@ fn output<T: serde::Serialize + std::fmt::Display>(
     explanation: &T,
 ) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Text => explanation.to_string(),
+        Format::Text => super::wrap::for_terminal(explanation.to_string()),
         Format::Json => super::json(explanation)?,
     })
 }
@@ -135,7 +134,7 @@ fn client(arguments: &Explain, to: IpAddr) -> Result<Client, Failure> {
 }
 
 /// Repeats an explanation until plan and kernel agree, or differ although the objects stay the same.
-/// Where the objects change all the time, the difference is forgotten: it may be none.
+/// Where the objects keep changing, the difference is forgotten: it may be none.
 fn settled<T>(
     reader: &Reader,
     selection: &Selection,

@@ -29,6 +29,7 @@ mod status;
 mod surroundings;
 mod trace;
 pub mod version;
+mod wrap;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

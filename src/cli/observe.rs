@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,7 +16,6 @@ use super::events;
 use super::health::HealthState;
 use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
-use crate::serve::directory::Programmed;
 use crate::serve::events::Recorder;
 use crate::serve::http::{ServiceHealth, ServiceHealths};
 use crate::serve::loopback::Proxy;
@@ -47,8 +45,6 @@ pub(super) struct Observer {
     pub(super) node_ports: Option<NodePorts>,
     /// Set after the first commit, which may load the module of connection tracking.
     pub(super) sysctls: PendingSysctls,
-    /// The directory for readers.
-    pub(super) directory: Sender<Programmed>,
     /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
     /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
@@ -72,21 +68,18 @@ impl Observer {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
+                let before = self.known.snapshot();
                 // First, so that the status of an agent that is ready includes this sync.
                 self.known.synced(wrote, stats.took, snapshot.clone());
                 self.note_node(&snapshot);
-                self.note_health(snapshot.node_is_eligible, true);
-                self.service_healths.send_if_modified(|told| {
-                    let now = service_healths(&snapshot);
-                    let changed = *told != now;
-                    *told = now;
-                    changed
-                });
+                self.note_health(snapshot.store.node().map(|node| node.eligible), true);
+                if !has_same_health_checks(&before, &snapshot) {
+                    self.service_healths.send_replace(service_healths(&snapshot));
+                }
                 self.note_loopback(loopback);
                 self.sweep(flows, &snapshot);
                 self.count(&stats);
                 self.count_triggers(&batches, wrote.is_some());
-                self.note_objects(batches);
                 let changes =
                     Changes { services: changes.services, endpoint_slices: changes.slices };
                 self.metrics.changes_synced(changes);
@@ -123,7 +116,7 @@ impl Observer {
                 };
                 tracing::warn!(
                     repaired, %writers,
-                    "another process modified shunt's tables; they are repaired"
+                    "another process modified shunt's tables, and the agent repaired them"
                 );
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
@@ -186,7 +179,7 @@ impl Observer {
     /// Event cannot regard a missing Node.
     fn note_node(&mut self, snapshot: &Snapshot) {
         let how = WithoutNode::of(snapshot);
-        self.note_without_node(how.map(|how| (snapshot.node_is_read, how)));
+        self.note_without_node(how.map(|how| (snapshot.store.is_node_read(), how)));
     }
 
     fn note_without_node(&mut self, how: Option<(bool, WithoutNode)>) {
@@ -229,17 +222,6 @@ impl Observer {
         }
     }
 
-    /// Hands the programmed changes to the directory.
-    fn note_objects(&self, batches: Vec<ChangeBatch>) {
-        let (now, today) = (Instant::now(), SystemTime::now());
-        for ChangeBatch { changes, received, .. } in batches {
-            let took = now.saturating_duration_since(received);
-            let received = today.checked_sub(took).unwrap_or(today);
-            // The thread is gone only if the process is ending.
-            let _ = self.directory.send(Programmed { changes, received, took });
-        }
-    }
-
     fn sweep(&mut self, flows: Flows, snapshot: &Snapshot) {
         let (Some(sweeps), false) = (&mut self.sweeps, flows.is_empty()) else { return };
         if let Some(node_context) = &snapshot.node_context {
@@ -253,8 +235,8 @@ fn state(snapshot: &Snapshot) -> State {
     let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
     let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
     State {
-        services: snapshot.objects.services,
-        endpoint_slices: snapshot.objects.endpoint_slices,
+        services: snapshot.store.service_count(),
+        endpoint_slices: snapshot.store.slice_count(),
         frontends: snapshot.frontends,
         elements: sets.map(|set| (set.name(), elements(set))).collect(),
         gone_endpoints: snapshot.gone_endpoints,
@@ -287,11 +269,20 @@ pub(super) fn sweep(flows: Flows, node_context: &NodeContext) -> Sweep {
     Sweep::new(flows, node_context.own_node_port_addresses())
 }
 
+/// Returns true if the health checks of load balancers are surely the same.
+fn has_same_health_checks(before: &Snapshot, now: &Snapshot) -> bool {
+    let has_same_node = match (&before.node_context, &now.node_context) {
+        (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+        (before, now) => before.is_none() && now.is_none(),
+    };
+    has_same_node && Arc::ptr_eq(&before.health_checks, &now.health_checks)
+}
+
 /// Returns the health checks of load balancers by their sockets: the addresses of node ports.
 fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
     let Some(node_context) = &snapshot.node_context else { return healths };
-    for check in &snapshot.health_checks {
+    for check in snapshot.health_checks.values() {
         let all: IpAddr = match check.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -312,7 +303,8 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
 pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses this frontend{}; it stays as it was, all else is programmed; {next}: {}",
+        "the kernel refuses this frontend{}; it stays as it was, everything else is programmed; \
+         {next}: {}",
         more(others),
         quarantined.reason
     );

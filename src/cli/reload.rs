@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
 use anyhow::Context;
-use tokio::sync::{mpsc, watch};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 
 use super::args::Run;
 use super::health::HealthState;
@@ -20,7 +22,8 @@ use crate::flows::sysctl;
 use crate::serve::http::Bind;
 use crate::serve::metrics::Metrics;
 use crate::serve::status::AgentState;
-use crate::source::file_watch::{Paths, Stop};
+use crate::source;
+use crate::source::file_watch::Paths;
 use crate::source::spanned_yaml::Diagnostic;
 
 /// The parts of the agent that a reload updates.
@@ -269,35 +272,50 @@ fn compare(
     }
 }
 
-/// Starts a thread that sends a message whenever the configuration file may have changed. Without a
-/// file, the channel stays silent.
-pub(super) fn watch_configuration(
-    arguments: &Run,
-) -> anyhow::Result<(mpsc::UnboundedReceiver<()>, Option<Stop>)> {
-    let (changes, changed) = mpsc::unbounded_channel();
-    let Some(path) = &arguments.settings.config else {
-        return Ok((changed, None));
-    };
-    let (mut paths, stop) =
-        Paths::new(std::slice::from_ref(path), |_| false).context("see --config")?;
-    process::start_thread("configuration", move || {
-        loop {
-            paths.watch(0);
-            if changes.send(()).is_err() {
+/// The watch of the configuration file, if there is one.
+pub(super) struct ConfigurationFile {
+    /// The watch, and the descriptor by which the kernel tells changes.
+    watched: Option<(Paths, AsyncFd<OwnedFd>)>,
+    has_begun: bool,
+}
+
+impl ConfigurationFile {
+    /// Prepares the watch. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the kernel refuses an inotify instance.
+    pub(super) fn new(arguments: &Run) -> anyhow::Result<ConfigurationFile> {
+        let watch = |path: &PathBuf| {
+            let (paths, _) = Paths::new(std::slice::from_ref(path), |_| false)?;
+            let events = source::events(&paths)?;
+            anyhow::Ok((paths, events))
+        };
+        let watched = arguments.settings.config.as_ref().map(watch).transpose();
+        Ok(ConfigurationFile { watched: watched.context("see --config")?, has_begun: false })
+    }
+
+    /// Waits until the file may have changed: not at all at first, since it was read before the watch
+    /// began. Waits for ever without a file.
+    pub(super) async fn changed(&mut self) {
+        let Some((paths, events)) = &mut self.watched else { return std::future::pending().await };
+        if std::mem::replace(&mut self.has_begun, true) {
+            let pause = paths.retry_after();
+            let result = tokio::select! {
+                ready = events.readable() => ready.map_err(anyhow::Error::from).and_then(|mut it| {
+                    it.clear_ready();
+                    paths.take(false).map(drop).map_err(anyhow::Error::from)
+                }),
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => Ok(()),
+            };
+            if let Err(error) = result {
+                tracing::error!(
+                    "cannot watch the configuration file any longer: {error}; send SIGHUP to \
+                     reload it"
+                );
+                self.watched = None;
                 return;
             }
-            match paths.wait() {
-                Ok(Some(_)) => {}
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(
-                        "cannot watch the configuration file any longer: {error}; send SIGHUP to \
-                         reload it"
-                    );
-                    return;
-                }
-            }
         }
-    })?;
-    Ok((changed, Some(stop)))
+        paths.watch(0);
+    }
 }

@@ -8,7 +8,7 @@ use super::Failure;
 use super::args::Render;
 use super::observe::{report_conflict, report_oversized};
 use super::settings::effective;
-use crate::dataplane::SpecConflict;
+use crate::dataplane::{SpecConflict, rule_text};
 use crate::source::manifests::{self, Locations};
 
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
@@ -28,5 +28,5 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
         report_conflict(&SpecConflict::new(conflict, &store), &locations);
     }
     desired.oversized().iter().for_each(report_oversized);
-    Ok(super::print(&text(&desired))?)
+    Ok(super::print(&text(&desired, rule_text))?)
 }

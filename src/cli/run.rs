@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Family, ObjectName};
+use shunt_core::model::{ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -21,16 +21,15 @@ use super::observe::{
 };
 use super::process::start_thread;
 use super::reload::{
-    Occasion, Reach, Reload, health_bind, metrics_bind, patience, watch_configuration,
+    ConfigurationFile, Occasion, Reach, Reload, health_bind, metrics_bind, patience,
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
 use super::surroundings::Reports;
 use super::{Failure, ending, events, exclusive, logging, netns, oneshot, process, surroundings};
 use crate::commands::trace::remove_orphans;
-use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace, by_service};
+use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
-use crate::serve::directory::{Directory, Programmed};
 use crate::serve::events::Recorder;
 use crate::serve::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
@@ -39,7 +38,7 @@ use crate::serve::http::{
 use crate::serve::loopback::{self, Proxy};
 use crate::serve::metrics::{Changes, Metrics, Server, ServiceConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Answer, Question};
+use crate::serve::query::{self, Answer, Excerpt, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
 use crate::source::interfaces::{Interfaces, interface_addresses};
@@ -94,11 +93,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
-    let mut known = vec![addresses];
+    dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
-        known.extend(dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?);
+        let known = dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?;
+        dataplane.apply_all(known);
     }
-    dataplane.apply_all(known.clone());
     if arguments.once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
@@ -108,7 +107,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        let own = Own { presence, interfaces, known };
+        let own = Own { presence, interfaces };
         keep_running(dataplane, own, pace, arguments, objects, settings)
     }
 }
@@ -138,7 +137,7 @@ fn once(
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     if let Some(without) = WithoutNode::of(&snapshot) {
-        let what = without.describe(&settings.node_name, snapshot.node_is_read);
+        let what = without.describe(&settings.node_name, snapshot.store.is_node_read());
         tracing::error!(node = settings.node_name, field = "hostnameOverride", "{what}");
     }
     log_node_ports(&snapshot);
@@ -162,9 +161,11 @@ fn once(
     }
     match snapshot.quarantined.len() {
         0 => Ok(()),
-        count => {
-            Err(anyhow!("the kernel refuses {count} frontends; all else is programmed").into())
-        }
+        count => Err(anyhow!(
+            "the kernel refuses {count} frontends; everything else is \
+                         programmed"
+        )
+        .into()),
     }
 }
 
@@ -172,14 +173,11 @@ fn once(
 struct Own {
     presence: Presence,
     interfaces: Interfaces,
-    /// The addresses, and the Node that the tables remember, as changes for the directory; the
-    /// dataplane has them.
-    known: Vec<Change>,
 }
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, mut interfaces, known: before }: Own,
+    Own { presence, interfaces }: Own,
     pace: Pace,
     arguments: &Run,
     objects: Objects,
@@ -203,16 +201,10 @@ fn keep_running(
         patience: patience(config),
         node_eligible: unknown_node_is_eligible,
     });
-    let (known, unbound) = (AgentState::default(), UnboundPorts::default());
+    let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let locations = Locations::default();
-    let (programmed, directory) =
-        Directory::spawn().context("cannot start the thread \"directory\"")?;
-    let known_before =
-        Programmed { changes: before, received: SystemTime::now(), took: Duration::ZERO };
-    // The thread ends with the last sender.
-    let _ = programmed.send(known_before);
     let loopback = Proxy::new(&families, metrics.clone(), report_loopback(events.clone()));
     let loopback_state = loopback.state();
     let sweeps = sweeper(metrics.clone())?;
@@ -228,7 +220,6 @@ fn keep_running(
         sweeps,
         node_ports: None,
         sysctls: sysctls.clone(),
-        directory: programmed,
         net_sysctls: arguments.net_sysctls.clone(),
         without_node: None,
         locations: locations.clone(),
@@ -244,16 +235,13 @@ fn keep_running(
         .context("cannot start a thread for the dataplane")?;
     // Keeps a sender, so that the thread runs as long as the process.
     std::mem::forget(commands.clone());
-    start_thread("addresses", {
-        let commands = commands.clone();
-        move || follow_addresses(&mut interfaces, &commands)
-    })?;
     let taken_node_ports = {
-        let (known, directory) = (known.clone(), directory.clone());
+        let known = known.clone();
         move || {
-            let context = known.node_context();
+            let snapshot = known.snapshot();
+            let context = snapshot.node_context.as_ref();
             let addresses = context.map(|it| it.own_node_port_addresses()).unwrap_or_default();
-            Report::of_now(&directory.read(NodePorts::of), &addresses)
+            Report::of_now(&NodePorts::of(&snapshot.store), &addresses)
         }
     };
     start_thread("surroundings", {
@@ -276,7 +264,7 @@ fn keep_running(
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
-    let answer = answers(known.clone(), status, directory.clone());
+    let answer = answers(known.clone(), status);
     start_thread("status", move || {
         if let Err(error) = query::serve(presence.listener, answer) {
             tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
@@ -297,16 +285,9 @@ fn keep_running(
         known: known.clone(),
     };
     let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
-    let (mut changed, _stop) = watch_configuration(arguments)?;
 
-    let parts = Parts {
-        commands,
-        metrics: metrics.clone(),
-        notices,
-        known: known.clone(),
-        locations,
-        directory,
-    };
+    let parts =
+        Parts { commands, metrics: metrics.clone(), notices, known: known.clone(), locations };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
@@ -315,6 +296,8 @@ fn keep_running(
             objects.follow(&settings.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
+        let mut file = ConfigurationFile::new(arguments)?;
+        let addresses = interfaces.follow(parts.commands.sink());
         let connections = Connections::default();
         let on_port = on_port(events.clone(), metrics.clone(), known.clone());
         tokio::spawn(serve_service_health(
@@ -337,7 +320,7 @@ fn keep_running(
         );
         let metrics_server =
             serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
-        tokio::pin!(health_server, metrics_server);
+        tokio::pin!(addresses, health_server, metrics_server);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
             let occasion = tokio::select! {
@@ -346,9 +329,13 @@ fn keep_running(
                     continue;
                 }
                 _ = hang_up.recv() => Occasion::Asked,
-                Some(()) = changed.recv() => Occasion::Noticed,
+                () = file.changed() => Occasion::Noticed,
                 Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
                 Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
+                result = &mut addresses => {
+                    result.context("cannot follow the node's addresses")?;
+                    return Err(anyhow!("the source of addresses has ended, which is a bug").into());
+                }
                 result = &mut source => {
                     result?;
                     return Err(anyhow!("the source of objects has ended, which is a bug").into());
@@ -370,30 +357,33 @@ fn keep_running(
 }
 
 /// Returns the function that answers the commands on this node.
-fn answers(
-    known: AgentState,
-    status: impl Fn() -> Status,
-    directory: Directory,
-) -> impl Fn(&Question) -> Answer {
+fn answers(known: AgentState, status: impl Fn() -> Status) -> impl Fn(&Question) -> Answer {
     move |question| match question {
         Question::Status => {
             let mut status = status();
-            if let Some(node_context) = known.node_context() {
-                let unserved = &mut status.rules.unserved;
-                directory.read(|store| unserved.name(store, &node_context));
+            let snapshot = known.snapshot();
+            if let Some(node_context) = &snapshot.node_context {
+                status.rules.unserved.name(&snapshot.store, node_context);
             }
             Answer::Status(Box::new(status))
         }
-        Question::Objects(selection) => Answer::Objects(Box::new(query::Objects {
-            excerpt: directory.excerpt(selection),
-            options: known.options(),
-            status: status(),
-        })),
-        Question::Refresh(selection, revision) => Answer::Refresh(Box::new(query::Refresh {
-            excerpt: directory.excerpt_unless(*revision, selection),
-            options: known.options(),
-            status: status(),
-        })),
+        Question::Objects(selection) => {
+            let snapshot = known.snapshot();
+            Answer::Objects(Box::new(query::Objects {
+                excerpt: Excerpt::of(&snapshot, selection),
+                options: snapshot.options(),
+                status: status(),
+            }))
+        }
+        Question::Refresh(selection, revision) => {
+            let snapshot = known.snapshot();
+            let differs = snapshot.revision != *revision;
+            Answer::Refresh(Box::new(query::Refresh {
+                excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
+                options: snapshot.options(),
+                status: status(),
+            }))
+        }
     }
 }
 
@@ -474,27 +464,4 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
         "cannot listen for health checks: {error}; load balancers will not send traffic to this \
          node; free the port or give the Service another one; the agent retries"
     );
-}
-
-/// Sends the addresses of the node's interfaces to the dataplane whenever they change.
-fn follow_addresses(interfaces: &mut Interfaces, commands: &Commands) {
-    let mut must_list = false;
-    loop {
-        // After a failure the event is gone, and what it was about is not known yet.
-        let changed = if must_list { Ok(()) } else { interfaces.wait() };
-        let addresses = changed.and_then(|()| interface_addresses());
-        must_list = addresses.is_err();
-        match addresses {
-            Ok(change) => {
-                let batch = ChangeBatch::new(vec![change], Instant::now());
-                if commands.send(Command::Changes(batch)).is_err() {
-                    return;
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot follow the node's addresses; retrying");
-                std::thread::sleep(Duration::from_secs(1));
-            }
-        }
-    }
 }

@@ -20,9 +20,9 @@ use crate::commands::services::{
     picture, picture_of_kernel,
 };
 use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
-use crate::serve::directory::Selection;
 use crate::serve::escape;
 use crate::serve::presence::Peer;
+use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
 use crate::source::manifests::{self, Locations};
 

@@ -17,7 +17,6 @@ use super::process;
 use super::settings::Effective;
 use crate::config::Config;
 use crate::dataplane::Commands;
-use crate::serve::directory::Directory;
 use crate::serve::events::{Notices, publish};
 use crate::serve::metrics::Metrics;
 use crate::serve::status::{AgentState, Following};
@@ -47,7 +46,6 @@ pub(super) struct Parts {
     pub(super) notices: Notices,
     pub(super) known: AgentState,
     pub(super) locations: Locations,
-    pub(super) directory: Directory,
 }
 
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
@@ -134,7 +132,7 @@ impl Objects {
     /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
     /// drop stops the source.
     pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
-        let Parts { commands, metrics, notices, known, locations, directory } = parts;
+        let Parts { commands, metrics, notices, known, locations } = parts;
         match self {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)
@@ -162,8 +160,8 @@ impl Objects {
                 let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
                 known.follow(node_name, Following::Api { server, api_status: source.api_status() });
-                let directory = directory.clone();
-                let nodes = move || directory.read(endpoint_nodes);
+                let known = known.clone();
+                let nodes = move || endpoint_nodes(&known.snapshot().store);
                 let (notices, connection) = (notices.clone(), source.connection());
                 let events =
                     publish(notices, connection, node_name.to_owned(), nodes, SystemTime::now);

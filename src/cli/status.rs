@@ -16,7 +16,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
     let text = match arguments.output {
-        Format::Text => status.text(is_verbose(arguments)).to_string(),
+        Format::Text => super::wrap::for_terminal(status.text(is_verbose(arguments)).to_string()),
         Format::Json => super::json(&status)?,
     };
     super::print(&text)?;

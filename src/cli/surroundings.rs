@@ -130,7 +130,7 @@ fn report(found: &Found, came_back: bool, reports: &Reports) {
     } else {
         "no kube-proxy updates these rules: run `shunt cleanup --kube-proxy --keep-own`"
     };
-    let guide = found.guide().map(|guide| format!("; {guide} has what changes"));
+    let guide = found.guide().map(|guide| format!("; see {guide} for what changes"));
     let what_to_do = what_to_do.to_owned() + &guide.unwrap_or_default();
     tracing::warn!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
     reports.events.record(events::kube_proxy_found(found, &what_to_do));

@@ -10,7 +10,7 @@ use shunt_core::plan::{NodeContext, Options};
 use super::args::{Format, Trace as Arguments};
 use super::{Failure, kernel_errors, logging, netns};
 use crate::commands::trace::{Ended, Limits, Report, Target, Tracer};
-use crate::serve::directory::Selection;
+use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.
@@ -42,7 +42,7 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let ended = tracer
         .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
             if text && printed.is_ok() {
-                printed = super::print(&report.to_string());
+                printed = super::print(&super::wrap::for_terminal(report.to_string()));
             }
             reports.push(report);
         })

@@ -131,7 +131,7 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
                      addresses only",
                 ));
             }
-            reason.push_str("; docs/from-kube-proxy.md has what changes");
+            reason.push_str("; see docs/from-kube-proxy.md for what changes");
             check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
         }
         Some(mode) => check.error(At::top("mode"), mode, "unknown mode; write nftables"),

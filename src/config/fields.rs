@@ -1,6 +1,8 @@
 //! The fields of a configuration as data: their effect, or the reason for having none.
 
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Node, Segment, Severity, Value};
+use serde_json::Value;
+
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Segment, Severity, describe};
 
 /// A field of `KubeProxyConfiguration`, or of its section `shunt`.
 #[derive(Debug)]
@@ -146,44 +148,50 @@ fn is_within(path: &str, outer: &str) -> bool {
     !outer.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
+/// Returns the sections of a file, some of them several times.
+pub(super) fn sections() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().filter_map(|field| Some(field.path.rsplit_once('.')?.0))
+}
+
 /// Returns a note for each field that is set and has no effect.
-pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Diagnostic> {
+pub(super) fn notes(document: &Value) -> impl Iterator<Item = Diagnostic> {
     let mut set = Vec::new();
     leaves(document, &FieldPath::default(), &mut set);
-    set.into_iter().filter_map(|(path, node)| {
+    set.into_iter().filter_map(|(path, value)| {
         let name = path.to_string();
         let field = FIELDS.iter().find(|field| is_within(&name, field.path))?;
         let Effect::None(why) = field.effect else { return None };
         let mut note = Diagnostic::new(Severity::Note, path, format!("has no effect: {why}"));
-        note.value = Some(node.describe());
+        note.value = Some(describe(value));
         Some(note)
     })
 }
 
 /// Collects the fields whose value is not Go's zero. Does not look into lists or into fields such
 /// as `featureGates`.
-fn leaves<'n, 'a>(node: &'n Node<'a>, path: &FieldPath, set: &mut Vec<(FieldPath, &'n Node<'a>)>) {
+fn leaves<'v>(value: &'v Value, path: &FieldPath, set: &mut Vec<(FieldPath, &'v Value)>) {
     let name = path.to_string();
-    match &node.value {
-        Value::Mapping(entries) if !FIELDS.iter().any(|field| field.path == name) => {
-            for entry in entries {
+    match value {
+        Value::Object(fields) if !FIELDS.iter().any(|field| field.path == name) => {
+            for (name, value) in fields {
                 let mut path = path.clone();
-                path.push(Segment::Field((&*entry.key).into()));
-                leaves(&entry.node, &path, set);
+                path.push(Segment::Field((&**name).into()));
+                leaves(value, &path, set);
             }
         }
-        _ if is_zero(node) => {}
-        _ => set.push((path.clone(), node)),
+        _ if is_zero(value) => {}
+        _ => set.push((path.clone(), value)),
     }
 }
 
-fn is_zero(node: &Node<'_>) -> bool {
-    match &node.value {
-        Value::Scalar(scalar) => {
-            scalar.is_null() || matches!(&*scalar.text, "" | "0" | "0s" | "false")
-        }
-        Value::Sequence(items) => items.is_empty(),
-        Value::Mapping(entries) => entries.iter().all(|entry| is_zero(&entry.node)),
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => matches!(&**text, "" | "0" | "0s"),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_zero),
     }
 }
 

@@ -19,45 +19,31 @@ pub use super::duration::{FlushFrequency, GoDuration};
 pub struct Configuration {
     pub api_version: String,
     pub kind: String,
-    #[serde(deserialize_with = "null_is_default")]
     pub feature_gates: BTreeMap<String, bool>,
-    #[serde(deserialize_with = "null_is_default")]
     pub client_connection: ClientConnection,
-    #[serde(deserialize_with = "null_is_default")]
     pub logging: Logging,
     pub hostname_override: Option<String>,
     pub bind_address: Option<String>,
     pub healthz_bind_address: Option<String>,
     pub metrics_bind_address: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub bind_address_hard_fail: bool,
-    #[serde(deserialize_with = "null_is_default")]
     pub enable_profiling: bool,
     pub show_hidden_metrics_for_version: Option<String>,
     pub mode: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub iptables: Iptables,
-    #[serde(deserialize_with = "null_is_default")]
     pub ipvs: Ipvs,
-    #[serde(deserialize_with = "null_is_default")]
     pub nftables: Nftables,
-    #[serde(deserialize_with = "null_is_default")]
     pub winkernel: Winkernel,
     pub detect_local_mode: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub detect_local: DetectLocal,
     #[serde(rename = "clusterCIDR")]
     pub cluster_cidr: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub node_port_addresses: Vec<String>,
     pub oom_score_adj: Option<i32>,
-    #[serde(deserialize_with = "null_is_default")]
     pub conntrack: Conntrack,
     pub config_sync_period: Option<GoDuration>,
     pub port_range: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub windows_run_as_service: bool,
-    #[serde(deserialize_with = "null_is_default")]
     pub shunt: Shunt,
 }
 
@@ -81,9 +67,8 @@ pub struct Logging {
     pub format: Option<String>,
     pub flush_frequency: Option<FlushFrequency>,
     pub verbosity: Option<u32>,
-    #[serde(deserialize_with = "null_is_default", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vmodule: Vec<VModule>,
-    #[serde(deserialize_with = "null_is_default")]
     pub options: LoggingOptions,
 }
 
@@ -101,9 +86,7 @@ pub struct VModule {
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct LoggingOptions {
-    #[serde(deserialize_with = "null_is_default")]
     pub text: OutputRouting,
-    #[serde(deserialize_with = "null_is_default")]
     pub json: OutputRouting,
 }
 
@@ -112,7 +95,6 @@ pub struct LoggingOptions {
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct OutputRouting {
-    #[serde(deserialize_with = "null_is_default")]
     pub split_stream: bool,
     pub info_buffer_size: Option<Quantity>,
 }
@@ -158,7 +140,6 @@ impl<'de> Deserialize<'de> for Quantity {
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Iptables {
     pub masquerade_bit: Option<i32>,
-    #[serde(deserialize_with = "null_is_default")]
     pub masquerade_all: bool,
     pub localhost_node_ports: Option<bool>,
     pub sync_period: Option<GoDuration>,
@@ -171,7 +152,6 @@ pub struct Iptables {
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Nftables {
     pub masquerade_bit: Option<i32>,
-    #[serde(deserialize_with = "null_is_default")]
     pub masquerade_all: bool,
     pub sync_period: Option<GoDuration>,
     pub min_sync_period: Option<GoDuration>,
@@ -187,7 +167,7 @@ pub struct Ipvs {
     pub scheduler: Option<String>,
     #[serde(rename = "excludeCIDRs")]
     pub exclude_cidrs: Option<Vec<String>>,
-    #[serde(rename = "strictARP", deserialize_with = "null_is_default")]
+    #[serde(rename = "strictARP")]
     pub strict_arp: bool,
     pub tcp_timeout: Option<GoDuration>,
     pub tcp_fin_timeout: Option<GoDuration>,
@@ -201,10 +181,9 @@ pub struct Ipvs {
 pub struct Winkernel {
     pub network_name: Option<String>,
     pub source_vip: Option<String>,
-    #[serde(rename = "enableDSR", deserialize_with = "null_is_default")]
+    #[serde(rename = "enableDSR")]
     pub enable_dsr: bool,
     pub root_hns_endpoint_name: Option<String>,
-    #[serde(deserialize_with = "null_is_default")]
     pub forward_health_check_vip: bool,
 }
 
@@ -226,7 +205,6 @@ pub struct Conntrack {
     pub min: Option<i32>,
     pub tcp_established_timeout: Option<GoDuration>,
     pub tcp_close_wait_timeout: Option<GoDuration>,
-    #[serde(deserialize_with = "null_is_default")]
     pub tcp_be_liberal: bool,
     pub udp_timeout: Option<GoDuration>,
     pub udp_stream_timeout: Option<GoDuration>,
@@ -238,15 +216,6 @@ pub struct Conntrack {
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Shunt {
-    #[serde(deserialize_with = "null_is_default")]
     pub reset_gone_endpoints: bool,
     pub load_balancing: Option<String>,
-}
-
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

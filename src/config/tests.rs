@@ -300,7 +300,10 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only; docs/from-kube-proxy.md has what changes",
+            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, \
+             and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; \
+             with mode nftables they are on the primary addresses only; see \
+             docs/from-kube-proxy.md for what changes",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes no longer uses it",
             "config.conf:6: ipvs.strictARP = true: has no effect: shunt programs nftables in every mode",
             "config.conf:9: featureGates = KubeProxyIPVS=false: has no effect; kube-proxy's default is true",
@@ -309,8 +312,8 @@ clusterCIDR: 10.0.0.0
             "config.conf:11: nftables.masqueradeBits = 3: unknown field, ignored; did you mean nftables.masqueradeBit?",
             "config.conf:12: zzz = a mapping of 1: unknown field, ignored",
             "config.conf:13: logging.flushFrequency = 5000000000: has no effect: log lines are written at once",
-            "config.conf:13: logging.vmodule = a list of 1: has no effect: patterns name source files of kube-proxy; use -v",
             "config.conf:13: logging.options.text.infoBufferSize = 4Mi: has no effect: these log formats have no options",
+            "config.conf:13: logging.vmodule = a list of 1: has no effect: patterns name source files of kube-proxy; use -v",
             "config.conf:14: iptables.syncPeriod = -1s: negative duration; write a positive one",
             "config.conf:16: clusterCIDR = 10.0.0.0: has no length; write 10.0.0.0/32",
         ]
@@ -331,6 +334,7 @@ detectLocalMode: BridgeInterface
 oomScoreAdj: 2000
 conntrack: {min: -1, udpTimeout: soon}
 configSyncPeriod: [1]
+detectLocal: [cni0]
 logging: {format: xml, vmodule: [{filePattern: 'a=b'}], verbosity: -1}
 metricsBindAddress: 127.0.0.1:0
 clientConnection: {burst: -1}
@@ -351,26 +355,24 @@ clientConnection: {burst: -1}
         (7, "iptables.masqueradeAll = yes: must be true or false, not text"),
         (7, "iptables.minSyncPeriod = -1s: negative duration"),
         (9, "nodePortAddresses[1] = 10.0.0.0: has no length; write 10.0.0.0/32"),
-        (10, "detectLocal.bridgeInterface: required by this detectLocalMode"),
+        (14, "detectLocal.bridgeInterface: required by this detectLocalMode"),
         (11, "oomScoreAdj = 2000: out of range"),
         (12, "conntrack.min = -1: negative"),
         (12, "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s"),
         (13, "configSyncPeriod = a list of 1: "),
-        (14, "logging.format = xml: unknown format; write text or json"),
-        (14, "logging.vmodule: only valid with format text"),
-        (14, "logging.vmodule[0].filePattern = a=b: not a pattern"),
-        (14, "logging.verbosity = -1: negative; write 0 or more"),
-        (15, "metricsBindAddress = 127.0.0.1:0: has port 0"),
-        (16, "clientConnection.burst = -1: negative"),
+        (14, "detectLocal = a list of 1: must be a mapping, not a list"),
+        (15, "logging.format = xml: unknown format; write text or json"),
+        (15, "logging.vmodule: only valid with format text"),
+        (15, "logging.vmodule[0].filePattern = a=b: not a pattern"),
+        (15, "logging.verbosity = -1: negative; write 0 or more"),
+        (16, "metricsBindAddress = 127.0.0.1:0: has port 0"),
+        (17, "clientConnection.burst = -1: negative"),
     ] {
         let expected = format!("config.conf:{line}: {expected}");
-        // What is missing has the line of the nearest thing around it.
-        let expected =
-            expected.replace("config.conf:10: detectLocal.", "config.conf:1: detectLocal.");
         assert!(texts.iter().any(|text| text.starts_with(&expected)), "{expected}\n{texts:#?}");
     }
     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
-    assert_eq!(errors, 20, "{texts:#?}");
+    assert_eq!(errors, 21, "{texts:#?}");
     let message = Invalid(problems).to_string();
     assert!(message.starts_with("invalid configuration: \n  config.conf:"), "{message}");
 }
@@ -399,9 +401,9 @@ fn of_a_field_that_is_written_twice_the_last_one_counts() {
     assert_eq!(
         texts(&loaded.problems),
         [
-            "config.conf:3: the key healthzBindAddress comes again in line 6, and that one counts",
-            "config.conf:4: the key masqueradeBit comes again in line 4, and that one counts",
-            "config.conf:5: the key healthzBindAddress comes again in line 6, and that one counts",
+            "config.conf:3: the key healthzBindAddress is repeated in line 5; the last one wins",
+            "config.conf:4: the key masqueradeBit is repeated in line 4; the last one wins",
+            "config.conf:5: the key healthzBindAddress is repeated in line 6; the last one wins",
         ]
     );
 }
@@ -544,9 +546,9 @@ fn beside_a_file_only_some_flags_count() {
     assert_eq!(
         texts(&problems),
         [
-            "--cluster-cidr = 10.0.0.0/8: has no effect beside --config; write clusterCIDR into \
+            "--cluster-cidr = 10.0.0.0/8: has no effect with --config; write clusterCIDR into \
              the file",
-            "--healthz-port = 0: has no effect beside --config; write healthzBindAddress into \
+            "--healthz-port = 0: has no effect with --config; write healthzBindAddress into \
              the file",
         ]
     );

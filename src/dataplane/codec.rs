@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use foldhash::HashMap;
-use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
+use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, Verdict};
 use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
     AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
@@ -125,10 +125,10 @@ pub(super) fn with_data<R>(
 ) -> R {
     match value {
         None => then(None),
-        Some(Value::Drop) => then(Some(ElementData::Verdict(VerdictCode::Drop, None))),
+        Some(Value::Drop) => then(Some(ElementData::Verdict(Verdict::Drop))),
         Some(Value::Goto(chain)) => {
             let name = chain_names.name(*chain);
-            then(Some(ElementData::Verdict(VerdictCode::Goto, Some(name))))
+            then(Some(ElementData::Verdict(Verdict::Goto(name))))
         }
         Some(Value::Backend(backend)) => {
             then(Some(ElementData::Value(encode_backend(*backend).as_slice())))
@@ -246,10 +246,8 @@ pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[Front
 /// Decodes the value of a map element. Returns `None` for a value that shunt would not write.
 pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Value> {
     match data {
-        ElementData::Verdict(VerdictCode::Drop, None) => Some(Value::Drop),
-        ElementData::Verdict(VerdictCode::Goto, Some(chain)) => {
-            ChainName::parse(chain).map(Value::Goto)
-        }
+        ElementData::Verdict(Verdict::Drop) => Some(Value::Drop),
+        ElementData::Verdict(Verdict::Goto(chain)) => ChainName::parse(chain).map(Value::Goto),
         ElementData::Verdict(..) => None,
         ElementData::Value(bytes) => decode_backend(family, bytes).map(Value::Backend),
     }

@@ -6,19 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nfnetlink::nft::{
-    Batch, DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Kernel, Verdict,
+    DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Expr, Kernel,
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     Chain, ChainName, Desired, Element, Field, Frontend, FrontendKey, GONE_ENDPOINTS, Key,
     LAYOUT_COMMENT, NodeContext, Pools, Set, TABLE, TcpTimeouts, Value, base_chains, base_text,
-    element_text, on_demand_chain, rule_text,
+    element_text, on_demand_chain,
 };
 
 use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
 use super::listing::{list, retried};
 use super::reading::same_hook;
-use super::translate::expressions;
+use super::translate::{commented, expressions, rule_text};
 
 /// A place in a table where kernel and plan differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -307,8 +307,6 @@ impl Comparison {
     }
 
     fn chains(&mut self, planned: &[Chain], mut listed: Listed) {
-        let lengths: HashMap<String, (u32, u32)> =
-            listed.sets.iter().map(|(name, set)| (name.clone(), set.lengths())).collect();
         let live: BTreeMap<String, DumpedChain> =
             listed.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
         let mut names: Vec<String> = planned.iter().map(|chain| chain.name.to_string()).collect();
@@ -334,50 +332,27 @@ impl Comparison {
                 lines.extend(old.map(Side::Kernel));
                 lines.extend(new.map(Side::Plan));
             }
-            lines.extend(self.rules(wanted.as_ref(), &rules, &lengths));
+            lines.extend(self.rules(wanted.as_ref(), &rules));
             self.at(format!("chain {name}"), lines);
         }
     }
 
     /// Returns the rules of one side only, each where it belongs.
-    fn rules(
-        &self,
-        wanted: Option<&Chain>,
-        live: &[DumpedRule],
-        lengths: &HashMap<String, (u32, u32)>,
-    ) -> Vec<Side> {
+    fn rules(&self, wanted: Option<&Chain>, live: &[DumpedRule]) -> Vec<Side> {
         let planned = wanted.map_or(&[][..], |chain| chain.rules.as_slice());
-        let mut batch = Batch::new(None);
-        for rule in planned {
-            let name = wanted.map(|chain| chain.name.to_string()).unwrap_or_default();
-            let exprs = expressions(self.family, rule);
-            batch.add_rule(table_family(self.family), TABLE, &name, &exprs, None);
-        }
-        let encoded: Vec<DumpedRule> = DumpedRule::of_batch(&batch.finish()).collect();
-        let same = |new: usize, old: usize| encoded[new].is_implemented_by(&live[old]);
-        let steps = alignment(encoded.len(), live.len(), same);
-        let text = |step| match step {
+        let exprs: Vec<Vec<Expr>> =
+            planned.iter().map(|rule| expressions(self.family, rule)).collect();
+        let steps = alignment(exprs.len(), live.len(), |new, old| exprs[new] == live[old].exprs);
+        let line = |step| match step {
             Step::Both => None,
             Step::New(index) => Some(Side::Plan(rule_text(self.family, planned.get(index)?))),
             Step::Old(index) => {
-                let lengths = |set: &str| lengths.get(set).copied();
-                Some(Side::Kernel(text_of(self.family, live.get(index)?, lengths)))
+                let DumpedRule { exprs, comment, .. } = live.get(index)?;
+                Some(Side::Kernel(commented(self.family, exprs, comment.as_deref())))
             }
         };
-        steps.into_iter().filter_map(text).collect()
+        steps.into_iter().filter_map(line).collect()
     }
-}
-
-/// Writes a rule of the kernel like nft.
-pub(super) fn text_of(
-    family: Family,
-    rule: &DumpedRule,
-    lengths: impl Fn(&str) -> Option<(u32, u32)>,
-) -> String {
-    let statements = rule.statements(lengths);
-    let texts = statements.iter().map(|statement| statement.text(table_family(family)));
-    let comment = rule.comment.iter().map(|comment| format!("comment \"{comment}\""));
-    texts.chain(comment).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes the properties of a base chain in the kernel like nft.
@@ -448,9 +423,7 @@ fn raw_text(
         None if set.value().is_some() => " : (unknown)".to_owned(),
         None => String::new(),
         Some(ElementData::Value(bytes)) => format!(" : {}", hexadecimal(bytes)),
-        Some(data @ ElementData::Verdict(..)) => {
-            Verdict::of_element(data).map_or(String::new(), |it| format!(" : {}", it.text()))
-        }
+        Some(ElementData::Verdict(verdict)) => format!(" : {verdict}"),
     };
     (key, value)
 }

@@ -25,7 +25,7 @@ pub enum Event<'a> {
         flows: Flows,
         /// Changes of node ports on loopback addresses.
         loopback: LoopbackChanges,
-        /// The batches since the previous sync.
+        /// The batches since the previous sync, without their changes.
         batches: Vec<ChangeBatch>,
         /// The number of changes in these batches.
         changes: ChangeCounts,

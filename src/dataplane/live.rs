@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use nfnetlink::nft::{self, Batch, DumpedRule, Error, Kernel};
+use nfnetlink::nft::{self, DumpedRule, Error, Expr, Kernel, rule_text};
 use shunt_core::model::Family;
 use shunt_core::plan::{
     ChainName, FrontendKey, Key, NodeContext, Rule, Set, Statement, TABLE, base_chains,
-    on_demand_chain, rule_text,
+    on_demand_chain,
 };
 
 use super::codec::{encode_key, table_family};
@@ -37,7 +37,7 @@ impl LiveRule {
             matches!(statement, Statement::Balance(..) | Statement::AffinityLookup)
         };
         LiveRule {
-            text: rule_text(family, &Rule { comment: None, ..rule.clone() }),
+            text: rule_text(table_family(family), &expressions(family, rule)),
             comment: rule.comment.clone(),
             dispatches,
             balances: rule.statements.iter().any(balance),
@@ -56,7 +56,7 @@ pub fn live_rules(
     family: Family,
 ) -> Result<BTreeMap<u64, LiveRule>, Error> {
     let rules = known_rules(kernel, node_context, family)?.into_iter();
-    let found = rules.filter_map(|(rule, plan)| Some((rule.handle?, LiveRule::of(family, &plan?))));
+    let found = rules.filter_map(|(rule, plan)| Some((rule.handle, LiveRule::of(family, &plan?))));
     Ok(found.collect())
 }
 
@@ -71,22 +71,16 @@ pub(super) fn known_rules(
         live.iter().filter_map(|rule| ChainName::parse(&rule.chain)).collect();
     let mut chains = base_chains(node_context, family);
     chains.extend(names.into_iter().filter_map(on_demand_chain));
-    let planned: Vec<(String, &Rule)> = chains
-        .iter()
-        .flat_map(|chain| chain.rules.iter().map(|rule| (chain.name.to_string(), rule)))
+    let planned: BTreeMap<String, Vec<(Vec<Expr>, Rule)>> = chains
+        .into_iter()
+        .map(|chain| {
+            let rules = chain.rules.into_iter().map(|rule| (expressions(family, &rule), rule));
+            (chain.name.to_string(), rules.collect())
+        })
         .collect();
-    let mut batch = Batch::new(None);
-    for (chain, rule) in &planned {
-        batch.add_rule(table_family(family), TABLE, chain, &expressions(family, rule), None);
-    }
-    let mut encoded: BTreeMap<&str, Vec<(DumpedRule, &Rule)>> = BTreeMap::new();
-    for (rule, (chain, plan)) in DumpedRule::of_batch(&batch.finish()).zip(&planned) {
-        encoded.entry(chain).or_default().push((rule, plan));
-    }
     let plan_of = |rule: &DumpedRule| {
-        let candidates = encoded.get(rule.chain.as_str())?;
-        let found = candidates.iter().find(|(planned, _)| planned.is_implemented_by(rule));
-        found.map(|(_, plan)| (*plan).clone())
+        let (_, plan) = planned.get(&rule.chain)?.iter().find(|(exprs, _)| *exprs == rule.exprs)?;
+        Some(plan.clone())
     };
     let plans: Vec<Option<Rule>> = live.iter().map(plan_of).collect();
     Ok(live.into_iter().zip(plans).collect())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use foldhash::HashMap;
-use nfnetlink::nft::{Counter, Element, ElementData, Error, Kernel, OwnedData, Socket};
+use nfnetlink::nft::{Counter, Element, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
 use nix::errno::Errno;
 use shunt_core::explain::{Line, Lookup, Match, Tables};
@@ -85,7 +85,7 @@ impl Tables for KernelTables {
     fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Error> {
         let family = self.family;
         let found = self.elements(set, keys)?;
-        Ok(found.into_iter().map(|element| Some(read(family, element?))).collect())
+        Ok(found.into_iter().map(|element| Some(read(family, &element?))).collect())
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
@@ -103,12 +103,8 @@ impl Tables for KernelTables {
     }
 }
 
-fn read(family: Family, element: Element) -> Match {
-    let data = match &element.data {
-        None => return Match::Member,
-        Some(OwnedData::Value(bytes)) => ElementData::Value(bytes),
-        Some(OwnedData::Verdict(code, chain)) => ElementData::Verdict(*code, chain.as_deref()),
-    };
+fn read(family: Family, element: &Element) -> Match {
+    let Some(data) = element.as_listed().data else { return Match::Member };
     decode_value(family, data).map_or(Match::Foreign, Match::Value)
 }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Refusal,
-    Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, VerdictCode,
+    Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, Verdict,
 };
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Balancing, Family, Protocol};
@@ -218,7 +218,7 @@ fn add_elements(family: Family, batch: &mut Batch, name: &str) {
     };
     let frontend = FrontendKey::Address(address, Protocol::Tcp, 80);
     let balancer = balancer(false).to_string();
-    let verdict = ElementData::Verdict(VerdictCode::Goto, Some(&balancer));
+    let verdict = ElementData::Verdict(Verdict::Goto(&balancer));
     let backend = encode_backend(Backend { address, port: 80 });
     let range = Key::Source(frontend, SourceRange { first: address, last: address });
     for (set, key, data) in [
@@ -282,41 +282,44 @@ const FEATURES: [Feature; 12] = [
     Feature {
         name: "numgen",
         option: "CONFIG_NFT_NUMGEN",
-        object: Object::Rule(Hook::Prerouting, None, |_| Expr::Random { modulus: 2, to: FIRST }),
-    },
-    Feature {
-        name: "fib",
-        option: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
-        object: Object::Rule(Hook::Prerouting, None, |_| Expr::FibType {
-            source: false,
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::Number {
+            modulus: 2,
+            random: true,
             to: FIRST,
         }),
     },
     Feature {
+        name: "fib",
+        option: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::address_type(false, FIRST)),
+    },
+    Feature {
         name: "ct",
         option: "CONFIG_NFT_CT",
-        object: Object::Rule(Hook::Postrouting, None, |_| Expr::CtStatus(FIRST)),
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Ct {
+            key: libc::NFT_CT_STATUS,
+            direction: None,
+            to: FIRST,
+        }),
     },
     Feature { name: "ct timeout", option: "CONFIG_NF_CONNTRACK_TIMEOUT", object: Object::Timeouts },
     Feature {
         name: "dnat",
         option: "CONFIG_NFT_NAT",
-        object: Object::Rule(Hook::Prerouting, None, |family| Expr::DestinationNat {
-            v6: family == Family::V6,
-            address: FIRST,
-            port: Register(4),
+        object: Object::Rule(Hook::Prerouting, None, |family| {
+            Expr::destination_nat(table_family(family), FIRST, Register(4))
         }),
     },
     Feature {
         name: "masquerade",
         option: "CONFIG_NFT_MASQ",
-        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Masquerade),
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Masquerade { fully_random: true }),
     },
     Feature {
         name: "reject in prerouting",
         option: "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6 (Linux 5.9)",
-        object: Object::Rule(Hook::Prerouting, None, |family| Expr::Reject {
-            v6: family == Family::V6,
+        object: Object::Rule(Hook::Prerouting, None, |family| {
+            Expr::port_unreachable(table_family(family))
         }),
     },
     Feature {
@@ -337,11 +340,12 @@ const FEATURES: [Feature; 12] = [
     Feature {
         name: "maps that rules fill (dynset)",
         option: "CONFIG_NF_TABLES",
-        object: Object::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::UpdateMap {
-            map: Set::Affinity.name().to_owned(),
+        object: Object::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::Update {
+            set: Set::Affinity.name().to_owned(),
             key: FIRST,
-            data: Register(if family == Family::V6 { 10 } else { 4 }),
+            data: Some(Register(if family == Family::V6 { 10 } else { 4 })),
             timeout: 1_000,
+            renew: true,
         }),
     },
 ];
@@ -375,12 +379,12 @@ impl Feature {
 /// Returns the expression behind others that fill its registers: newer kernels refuse registers
 /// without content.
 fn operands(family: Family, expr: Expr) -> Vec<Expr> {
-    let load = |offset, length, to| Expr::NetworkHeader { offset, length, to };
+    let load = Expr::network;
     let mut exprs = match (&expr, family) {
-        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V4) => {
+        (Expr::Update { .. } | Expr::Nat { .. }, Family::V4) => {
             vec![load(0, 16, FIRST), load(0, 16, Register(4))]
         }
-        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V6) => {
+        (Expr::Update { .. } | Expr::Nat { .. }, Family::V6) => {
             vec![load(0, 32, FIRST), load(0, 32, Register(8))]
         }
         (Expr::Hash { .. }, _) => vec![load(0, 4, FIRST)],

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
-use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
+use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, NotRemembered, Outcome, Pools, Set, SetMember, TABLE, TcpTimeouts, Value,
+    NodeContext, NotRemembered, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value,
     base_chains, on_demand_chain, recall,
 };
 
@@ -244,20 +244,14 @@ pub(super) fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     }
 }
 
-/// Returns true if the kernel's rules are those of the chain. The kernel's rules are not decoded:
-/// the chain's rules are encoded, and the kernel's must contain all their attributes.
+/// Returns true if the kernel's rules are those of the chain.
 fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
-    let mut batch = Batch::new(None);
-    let name = chain.name.to_string();
-    for rule in &chain.rules {
-        let exprs = expressions(family, rule);
-        batch.add_rule(table_family(family), TABLE, &name, &exprs, rule.comment.as_deref());
-    }
-    let batch = batch.finish();
-    let wanted: Vec<DumpedRule> = DumpedRule::of_batch(&batch).collect();
     // The chain that remembers the Node has its facts in comments.
-    let same = |w: &DumpedRule, l: &DumpedRule| w.is_implemented_by(l) && w.comment == l.comment;
-    wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| same(w, l))
+    let same = |(wanted, live): (&Rule, &DumpedRule)| {
+        expressions(family, wanted) == live.exprs
+            && wanted.comment.as_deref() == live.comment.as_deref()
+    };
+    chain.rules.len() == live.len() && chain.rules.iter().zip(live).all(same)
 }
 
 /// The elements of a frontend in a reading.

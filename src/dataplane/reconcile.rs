@@ -1,7 +1,7 @@
 //! Reconciles the kernel with the plan of the known objects.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
@@ -11,6 +11,7 @@ use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::Gone;
+use super::last_changes::{LastChanges, Uncommitted};
 use super::listing::retried;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
@@ -34,6 +35,8 @@ pub struct Dataplane {
     pub(super) stopwatch: Box<dyn Stopwatch>,
     pub(super) store: Store,
     pub(super) dirty: Dirty,
+    uncommitted: Uncommitted,
+    last_changes: LastChanges,
     pub(super) desired: Desired,
     pub(super) state: State,
     /// The first sync waits for the Node: shunt's tables do not remember it.
@@ -95,6 +98,8 @@ impl Dataplane {
             stopwatch: Box::new(SystemClocks::new()),
             store: Store::new(),
             dirty: Dirty::default(),
+            uncommitted: Uncommitted::default(),
+            last_changes: LastChanges::default(),
             desired: Desired::new(options, node_name),
             state: State::Unread,
             waits_for_node: false,
@@ -119,11 +124,6 @@ impl Dataplane {
         self
     }
 
-    /// Prepares for the application of these changes.
-    pub(super) fn expect(&mut self, changes: &[Change]) {
-        self.store.expect(changes);
-    }
-
     /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
         self.gone.note(&self.store, &change);
@@ -136,6 +136,20 @@ impl Dataplane {
         for change in changes {
             self.apply(change);
         }
+    }
+
+    /// Applies the changes of a batch, which the next sync programs, and notes when it was received.
+    /// Returns false if the store had them all already.
+    pub(super) fn receive(&mut self, changes: Vec<Change>, received: Instant) -> bool {
+        let before = std::mem::take(&mut self.dirty);
+        let mut is_news = false;
+        for change in changes {
+            is_news |= self.apply(change);
+        }
+        self.uncommitted.note(&self.dirty, received);
+        let dirty = std::mem::replace(&mut self.dirty, before);
+        self.dirty.merge(dirty);
+        is_news
     }
 
     /// Changes the options or the name of the node. The next sync programs the difference in one
@@ -211,11 +225,18 @@ impl Dataplane {
         &self.desired
     }
 
-    /// Returns a snapshot as of the last sync.
+    /// Returns a snapshot. Call it after a successful sync, before the application of other changes.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (current, is_sweeping) = (self.state.current(), self.sweep.has_work());
-        Snapshot::of(&self.store, &self.desired, current, &self.quarantine, is_sweeping)
+        let (store, changes) = (&self.store, &self.last_changes);
+        Snapshot::of(store, changes, &self.desired, current, &self.quarantine, is_sweeping)
+    }
+
+    /// Notes that a sync has committed all changes at `now`.
+    pub(super) fn committed(&mut self, now: Instant) {
+        let changes = std::mem::take(&mut self.uncommitted);
+        self.last_changes.committed(changes, &self.store, now, SystemTime::now());
     }
 
     /// Returns the time of the next retry of a refused frontend.

@@ -169,9 +169,10 @@ impl Leftovers {
             }
             for target in targets {
                 let is_entry = base.contains(rule.chain.as_str()) && ENTRIES.contains(&target);
-                match rule.handle.filter(|_| is_entry) {
-                    Some(handle) => jumps.push((rule.chain.clone(), handle)),
-                    None => _ = kept.insert(target),
+                if is_entry {
+                    jumps.push((rule.chain.clone(), rule.handle));
+                } else {
+                    kept.insert(target);
                 }
             }
         }

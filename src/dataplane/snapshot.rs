@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shunt_core::model::{Family, ObjectName, Store};
-use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Set, Unserved};
+use shunt_core::plan::{
+    Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Options, Set, Unserved,
+};
 
+use super::last_changes::LastChanges;
 use super::quarantine::{Quarantine, Suspect};
 use super::record::Counts;
 use super::refusal::describe;
@@ -19,8 +22,12 @@ pub struct Snapshot {
     pub generation: Option<u32>,
     /// No other process can modify shunt's tables.
     pub is_owner: bool,
-    /// The numbers of objects from the sources.
-    pub objects: ObjectCounts,
+    /// The objects that the kernel is programmed for.
+    pub store: Store,
+    /// When each Service last changed.
+    pub last_changes: LastChanges,
+    /// The number of syncs with changes of the sources until then.
+    pub revision: u64,
     /// The number of frontends in the kernel, by family.
     pub frontends: [usize; 2],
     /// The number of elements of each set, by family. Without [`Set::Affinity`], which rules fill.
@@ -29,14 +36,10 @@ pub struct Snapshot {
     pub gone_endpoints: [usize; 2],
     /// A sweep of stale affinity entries is in progress or due.
     pub is_sweeping: bool,
-    /// Whether load balancers may send traffic to the agent's Node; `None` if it does not exist.
-    pub node_is_eligible: Option<bool>,
-    /// The source has sent the agent's Node, or that there is none.
-    pub node_is_read: bool,
     /// The node context of the plan; `None` before the first plan.
     pub node_context: Option<Arc<NodeContext>>,
-    /// The health checks of load balancers for Services.
-    pub health_checks: Vec<HealthCheck>,
+    /// The health checks of load balancers for Services: the same value until one changes.
+    pub health_checks: Arc<BTreeMap<(ObjectName, Family), HealthCheck>>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The Services whose hash tables or weights would need too many elements.
@@ -48,19 +51,6 @@ pub struct Snapshot {
     /// The number of service ports with a refused frontend; without any, the number of refused
     /// addresses.
     pub quarantined_service_ports: usize,
-}
-
-/// Numbers of objects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ObjectCounts {
-    /// Number of Services.
-    pub services: usize,
-    /// Number of ports of Services.
-    pub service_ports: usize,
-    /// Number of EndpointSlices.
-    pub endpoint_slices: usize,
-    /// Number of endpoints in EndpointSlices.
-    pub endpoints: usize,
 }
 
 /// A conflict, with the field of the losing Service that claims the frontend.
@@ -88,8 +78,15 @@ pub struct Quarantined {
 }
 
 impl Snapshot {
+    /// Returns the options of the plan; the defaults before the first plan.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        self.node_context.as_ref().map_or_else(Options::default, |it| it.options.clone())
+    }
+
     pub(super) fn of(
         store: &Store,
+        last_changes: &LastChanges,
         desired: &Desired,
         current: Option<&Current>,
         quarantine: &Quarantine,
@@ -101,21 +98,16 @@ impl Snapshot {
         Snapshot {
             generation: current.map(|current| current.generation),
             is_owner: current.is_some_and(|current| current.record.is_owned()),
-            objects: ObjectCounts {
-                services: store.service_count(),
-                service_ports: store.service_port_count(),
-                endpoint_slices: store.slice_count(),
-                endpoints: store.endpoint_count(),
-            },
+            store: store.clone(),
+            last_changes: last_changes.clone(),
+            revision: 0,
             frontends: counts.map(|counts| counts.frontends),
             elements: counts.map(|counts| counts.elements),
             gone_endpoints: Family::ALL
                 .map(|family| current.map_or(0, |known| known.record.gone(family).len())),
             is_sweeping,
-            node_is_eligible: store.node().map(|node| node.eligible),
-            node_is_read: store.is_node_read(),
             node_context: desired.node_context().cloned(),
-            health_checks: desired.health_checks().cloned().collect(),
+            health_checks: desired.health_checks().clone(),
             unserved: desired.unserved(),
             oversized: desired.oversized().clone(),
             conflicts: desired

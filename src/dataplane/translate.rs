@@ -2,8 +2,11 @@
 
 use std::net::IpAddr;
 
+use super::codec::table_family;
 use ipnet::IpNet;
-use nfnetlink::nft::{BaseChain, ChainKind, Expr, Hook, Register};
+use nfnetlink::nft::{
+    BaseChain, ChainKind, Comparison, Expr, Hook, Register, Verdict, Wanted, rule_text as text_of,
+};
 use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, HASH_SEED, Is, Rule, Set, Statement};
 
@@ -15,8 +18,9 @@ const IPS_DST_NAT: u32 = 1 << 5;
 const CT_INVALID: u32 = 1 << 0;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
 const CT_ESTABLISHED: u32 = 1 << 1;
-/// `IP_CT_DIR_ORIGINAL`.
+/// `IP_CT_DIR_ORIGINAL` and `IP_CT_DIR_REPLY`.
 const CT_ORIGINAL: u8 = 0;
+const CT_REPLY: u8 = 1;
 
 /// Returns the type, hook and priority of a base chain.
 pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
@@ -38,6 +42,18 @@ pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     }
 }
 
+/// Writes a rule like nft, with its comment.
+pub(crate) fn rule_text(family: Family, rule: &Rule) -> String {
+    commented(family, &expressions(family, rule), rule.comment.as_deref())
+}
+
+/// Writes expressions like nft, with the comment of their rule.
+pub(super) fn commented(family: Family, exprs: &[Expr], comment: Option<&str>) -> String {
+    let mut text = text_of(table_family(family), exprs);
+    text.extend(comment.map(|comment| format!(" comment \"{comment}\"")));
+    text
+}
+
 /// Returns the expressions of a rule.
 pub(super) fn expressions(family: Family, rule: &Rule) -> Vec<Expr> {
     let mut exprs = Vec::new();
@@ -48,7 +64,8 @@ pub(super) fn expressions(family: Family, rule: &Rule) -> Vec<Expr> {
 }
 
 fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
-    let v6 = family == Family::V6;
+    let ct = |key| Expr::Ct { key, direction: None, to: FIRST };
+    let mark = libc::NFT_META_MARK;
     match statement {
         Statement::Source(net, is) => in_prefix(family, Field::Source, *net, *is, exprs),
         Statement::Destination(net, is) => in_prefix(family, Field::Destination, *net, *is, exprs),
@@ -56,49 +73,50 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             // The register holds the name padded to IFNAMSIZ with zeros.
             let mut name = name.as_bytes().to_vec();
             name.resize(libc::IFNAMSIZ, 0);
-            exprs.push(Expr::InputInterfaceName(FIRST));
+            exprs.push(Expr::Meta { key: libc::NFT_META_IIFNAME, to: FIRST });
             exprs.push(compare(*is, name));
         }
         Statement::InterfacePrefix(name, is) => {
-            exprs.push(Expr::InputInterfaceName(FIRST));
+            exprs.push(Expr::Meta { key: libc::NFT_META_IIFNAME, to: FIRST });
             exprs.push(compare(*is, name.as_bytes().to_vec()));
         }
         Statement::SourceIsLocal => is_local(true, Is::So, exprs),
         Statement::DestinationIsLocal(is) => is_local(false, *is, exprs),
         Statement::Translated => {
-            exprs.push(Expr::CtStatus(FIRST));
+            exprs.push(ct(libc::NFT_CT_STATUS));
             exprs.extend(any_bit(IPS_DST_NAT));
         }
         Statement::EstablishedClient => {
-            exprs.push(Expr::CtState(FIRST));
+            exprs.push(ct(libc::NFT_CT_STATE));
             exprs.extend(any_bit(CT_ESTABLISHED));
-            exprs.push(Expr::CtDirection(FIRST));
+            exprs.push(ct(libc::NFT_CT_DIRECTION));
             exprs.push(compare(Is::So, vec![CT_ORIGINAL]));
         }
         Statement::ToGoneEndpoint => {
             let port = Register(FIRST.0 + field_registers(family, Field::Destination));
-            exprs.push(Expr::CtReplySource { v6, to: FIRST });
-            exprs.push(Expr::CtReplySourcePort(port));
-            exprs.push(Expr::InSet { set: GONE_ENDPOINTS.to_owned(), key: FIRST, negate: false });
+            let reply = |key, to| Expr::Ct { key, direction: Some(CT_REPLY), to };
+            exprs.push(reply(source_of_connection(family), FIRST));
+            exprs.push(reply(libc::NFT_CT_PROTO_SRC, port));
+            exprs.push(lookup(GONE_ENDPOINTS, Wanted::Member));
         }
         Statement::Protocol(protocol) => {
-            exprs.push(Expr::L4Proto(FIRST));
+            exprs.push(Expr::protocol(FIRST));
             exprs.push(compare(Is::So, vec![protocol.number()]));
         }
         Statement::Invalid => {
-            exprs.push(Expr::CtState(FIRST));
+            exprs.push(ct(libc::NFT_CT_STATE));
             exprs.extend(any_bit(CT_INVALID));
         }
         Statement::TcpFlags(of, flags) => {
             // Byte 13 of the header.
-            exprs.push(Expr::TransportHeader { offset: 13, length: 1, to: FIRST });
-            exprs.push(Expr::Bitwise { register: FIRST, mask: vec![of.0], xor: vec![0] });
+            exprs.push(Expr::transport(13, 1, FIRST));
+            exprs.push(Expr::mask(FIRST, [of.0], [0]));
             exprs.push(compare(Is::So, vec![flags.0]));
         }
-        Statement::SetTimeouts(timeouts) => exprs.push(Expr::SetTimeouts(timeouts.name())),
+        Statement::SetTimeouts(timeouts) => exprs.push(Expr::timeouts(timeouts.name())),
         Statement::DispatchUntranslated(set) => {
             load_key(family, *set, Load::Untranslated, exprs);
-            exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
+            exprs.push(lookup(set.name(), Wanted::Verdict));
         }
         Statement::AffinityLookup => {
             load_key(family, Set::Affinity, Load::Packet, exprs);
@@ -108,70 +126,74 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             let data = load_key(family, Set::Affinity, Load::Untranslated, exprs);
             let port = load_field(family, Field::Destination, data, Load::Packet, exprs);
             load_field(family, Field::Port, port, Load::Packet, exprs);
-            exprs.push(Expr::UpdateMap {
-                map: Set::Affinity.name().to_owned(),
+            exprs.push(Expr::Update {
+                set: Set::Affinity.name().to_owned(),
                 key: FIRST,
-                data,
+                data: Some(data),
                 timeout: u64::from(*seconds) * 1_000,
+                renew: true,
             });
         }
         Statement::InSet(set, is) => {
             load_key(family, *set, Load::Packet, exprs);
-            let negate = *is == Is::Not;
-            exprs.push(Expr::InSet { set: set.name().to_owned(), key: FIRST, negate });
+            let wanted = if *is == Is::Not { Wanted::NoMember } else { Wanted::Member };
+            exprs.push(lookup(set.name(), wanted));
         }
         Statement::Dispatch(set) => {
             load_key(family, *set, Load::Packet, exprs);
-            exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
+            exprs.push(lookup(set.name(), Wanted::Verdict));
         }
         Statement::Balance(set, balancing, count) => {
             load_key(family, *set, Load::Chosen(*balancing, *count), exprs);
             translate_to(family, *set, exprs);
         }
         Statement::HasMark(bits) => {
-            exprs.push(Expr::Mark(FIRST));
+            exprs.push(Expr::Meta { key: mark, to: FIRST });
             exprs.extend(any_bit(*bits));
         }
         Statement::SetMark(bits) => change_mark(!bits, *bits, exprs),
         Statement::ClearMark(bits) => change_mark(!bits, 0, exprs),
-        Statement::Jump(chain) => exprs.push(Expr::Jump(chain.to_string())),
-        Statement::Goto(chain) => exprs.push(Expr::Goto(chain.to_string())),
-        Statement::Masquerade => exprs.push(Expr::Masquerade),
-        Statement::Reject => exprs.push(Expr::Reject { v6 }),
-        Statement::Reset => exprs.push(Expr::RejectWithReset),
-        Statement::Drop => exprs.push(Expr::Drop),
-        Statement::Return => exprs.push(Expr::Return),
+        Statement::Jump(chain) => exprs.push(Expr::Verdict(Verdict::Jump(chain.to_string()))),
+        Statement::Goto(chain) => exprs.push(Expr::Verdict(Verdict::Goto(chain.to_string()))),
+        Statement::Masquerade => exprs.push(Expr::Masquerade { fully_random: true }),
+        Statement::Reject => exprs.push(Expr::port_unreachable(table_family(family))),
+        Statement::Reset => exprs.push(Expr::Reject { kind: libc::NFT_REJECT_TCP_RST, code: 0 }),
+        Statement::Drop => exprs.push(Expr::Verdict(Verdict::Drop)),
+        Statement::Return => exprs.push(Expr::Verdict(Verdict::Return)),
     }
 }
 
 fn change_mark(mask: u32, xor: u32, exprs: &mut Vec<Expr>) {
-    exprs.push(Expr::Mark(FIRST));
-    exprs.push(Expr::Bitwise {
-        register: FIRST,
-        mask: mask.to_ne_bytes().into(),
-        xor: xor.to_ne_bytes().into(),
-    });
-    exprs.push(Expr::SetMark(FIRST));
+    let key = libc::NFT_META_MARK;
+    exprs.push(Expr::Meta { key, to: FIRST });
+    exprs.push(Expr::mask(FIRST, mask.to_ne_bytes(), xor.to_ne_bytes()));
+    exprs.push(Expr::SetMeta { key, from: FIRST });
+}
+
+fn lookup(set: &str, wanted: Wanted) -> Expr {
+    Expr::Lookup { set: set.to_owned(), key: FIRST, wanted }
+}
+
+/// Returns the key of a connection's source address.
+fn source_of_connection(family: Family) -> i32 {
+    match family {
+        Family::V4 => libc::NFT_CT_SRC_IP,
+        Family::V6 => libc::NFT_CT_SRC_IP6,
+    }
 }
 
 fn compare(is: Is, with: Vec<u8>) -> Expr {
-    Expr::Compare { register: FIRST, negate: is == Is::Not, with }
+    let comparison = if is == Is::Not { Comparison::NotEqual } else { Comparison::Equal };
+    Expr::Compare { from: FIRST, comparison, with }
 }
 
 fn is_local(source: bool, is: Is, exprs: &mut Vec<Expr>) {
-    exprs.push(Expr::FibType { source, to: FIRST });
+    exprs.push(Expr::address_type(source, FIRST));
     exprs.push(compare(is, u32::from(libc::RTN_LOCAL).to_ne_bytes().into()));
 }
 
 fn any_bit(bits: u32) -> [Expr; 2] {
-    [
-        Expr::Bitwise {
-            register: FIRST,
-            mask: bits.to_ne_bytes().into(),
-            xor: 0_u32.to_ne_bytes().into(),
-        },
-        Expr::Compare { register: FIRST, negate: true, with: 0_u32.to_ne_bytes().into() },
-    ]
+    [Expr::mask(FIRST, bits.to_ne_bytes(), [0; 4]), compare(Is::Not, vec![0; 4])]
 }
 
 /// Matches an address in a prefix, or outside. Like nft, compares whole bytes where possible, so
@@ -184,13 +206,14 @@ fn in_prefix(family: Family, field: Field, net: IpNet, is: Is, exprs: &mut Vec<E
     let (address, mask) = (octets(net.network()), octets(net.netmask()));
     let whole_bytes = usize::from(net.prefix_len()) / 8;
     let (offset, _) = header_field(family, field);
-    let load = |length: usize| Expr::NetworkHeader { offset, length: length as u32, to: FIRST };
+    let load = |length: usize| Expr::network(offset, length as u32, FIRST);
     if net.prefix_len() > 0 && net.prefix_len().is_multiple_of(8) {
         exprs.push(load(whole_bytes));
         exprs.push(compare(is, address[..whole_bytes].to_vec()));
     } else {
         exprs.push(load(address.len()));
-        exprs.push(Expr::Bitwise { register: FIRST, xor: vec![0; mask.len()], mask });
+        let xor = vec![0; mask.len()];
+        exprs.push(Expr::mask(FIRST, mask, xor));
         exprs.push(compare(is, address));
     }
 }
@@ -237,26 +260,29 @@ fn load_field(
     load: Load,
     exprs: &mut Vec<Expr>,
 ) -> Register {
+    let random = |modulus| Expr::Number { modulus, random: true, to };
+    let original = |key| Expr::Ct { key, direction: Some(CT_ORIGINAL), to };
     let expr = match (field, load) {
-        (Field::Destination, Load::Untranslated) => {
-            Expr::CtOriginalDestination { v6: family == Family::V6, to }
-        }
-        (Field::Port, Load::Untranslated) => Expr::CtOriginalPort(to),
+        (Field::Destination, Load::Untranslated) => original(match family {
+            Family::V4 => libc::NFT_CT_DST_IP,
+            Family::V6 => libc::NFT_CT_DST_IP6,
+        }),
+        (Field::Port, Load::Untranslated) => original(libc::NFT_CT_PROTO_DST),
         (Field::Source | Field::Destination, _) => {
             let (offset, length) = header_field(family, field);
-            Expr::NetworkHeader { offset, length, to }
+            Expr::network(offset, length, to)
         }
-        (Field::Protocol, _) => Expr::L4Proto(to),
+        (Field::Protocol, _) => Expr::protocol(to),
         // Bytes 2 and 3 of the headers of TCP, UDP and SCTP.
-        (Field::Port, _) => Expr::TransportHeader { offset: 2, length: 2, to },
+        (Field::Port, _) => Expr::transport(2, 2, to),
         (Field::Index, Load::Chosen(Balancing::SourceHash, modulus)) => {
             hash(family, false, modulus, to, exprs)
         }
         (Field::Index, Load::Chosen(Balancing::SourceAndPortHash, modulus)) => {
             hash(family, true, modulus, to, exprs)
         }
-        (Field::Index, Load::Chosen(Balancing::Random, modulus)) => Expr::Random { modulus, to },
-        (Field::Index, Load::Packet | Load::Untranslated) => Expr::Random { modulus: 1, to },
+        (Field::Index, Load::Chosen(Balancing::Random, modulus)) => random(modulus),
+        (Field::Index, Load::Packet | Load::Untranslated) => random(1),
     };
     exprs.push(expr);
     Register(to.0 + field_registers(family, field))
@@ -268,7 +294,7 @@ fn hash(family: Family, port: bool, modulus: u32, to: Register, exprs: &mut Vec<
     let mut next = load_field(family, Field::Source, key, Load::Packet, exprs);
     if port {
         // Bytes 0 and 1 of the headers of TCP, UDP and SCTP.
-        exprs.push(Expr::TransportHeader { offset: 0, length: 2, to: next });
+        exprs.push(Expr::transport(0, 2, next));
         next = Register(next.0 + 1);
     }
     // nft pads a field of a concatenation to a register.
@@ -278,7 +304,7 @@ fn hash(family: Family, port: bool, modulus: u32, to: Register, exprs: &mut Vec<
 
 /// Translates the destination to the map's value for the loaded key.
 fn translate_to(family: Family, map: Set, exprs: &mut Vec<Expr>) {
-    exprs.push(Expr::MapValue { map: map.name().to_owned(), key: FIRST, to: FIRST });
+    exprs.push(lookup(map.name(), Wanted::Value(FIRST)));
     let port = Register(field_registers(family, Field::Destination));
-    exprs.push(Expr::DestinationNat { v6: family == Family::V6, address: FIRST, port });
+    exprs.push(Expr::destination_nat(table_family(family), FIRST, port));
 }

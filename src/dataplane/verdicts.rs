@@ -1,7 +1,7 @@
 //! The verdicts and counters of all frontends in the kernel, from dumps of few maps. Reads only.
 
 use foldhash::HashMap;
-use nfnetlink::nft::{DumpedElement, ElementData, Error, Kernel, OwnedData, Socket};
+use nfnetlink::nft::{DumpedElement, Error, Kernel, Socket};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 use shunt_core::plan::{ChainName, FrontendKey, Key, Pools, TABLE, Value};
@@ -134,22 +134,7 @@ pub fn look_up_verdicts(
             };
             for (key, element) in keys.iter().zip(&elements) {
                 let Some(element) = element else { continue };
-                let data = element.data.as_ref().map(|data| match data {
-                    OwnedData::Value(bytes) => ElementData::Value(bytes),
-                    OwnedData::Verdict(code, chain) => {
-                        ElementData::Verdict(*code, chain.as_deref())
-                    }
-                });
-                let element = DumpedElement {
-                    key: &element.key,
-                    data,
-                    comment: element.comment.as_deref(),
-                    key_end: None,
-                    ends_range: false,
-                    age: element.age,
-                    counter: element.counter,
-                };
-                found.entry(*key).or_default().note(pools, family, &element);
+                found.entry(*key).or_default().note(pools, family, &element.as_listed());
             }
         }
     }

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldhash::HashSet;
 use nfnetlink::nft::Listener;
-use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Listed, ObjectName};
+use shunt_core::model::{ChangeBatch, ChangeCounts};
 use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
@@ -31,9 +30,6 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
-/// The number of pending changes at which superseded ones are looked for.
-const MAX_PENDING: usize = 50_000;
-
 /// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
@@ -49,12 +45,9 @@ pub(super) struct Worker<R> {
     backlog: Backlog,
     pace: Pace,
     report: R,
-    /// The batches since the last sync. Superseded changes are removed before they grow without
-    /// bound: syncs may fail for hours.
+    /// The batches since the last sync, without their changes, which are applied, and the number of
+    /// these.
     batches: Vec<ChangeBatch>,
-    /// The number of changes in `batches`, and the number at which superseded ones are removed.
-    pending: usize,
-    compact_at: usize,
     changes: ChangeCounts,
     /// The time of the last successful sync.
     snapshot: Arc<Snapshot>,
@@ -83,8 +76,6 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             pace,
             report,
             batches: Vec::new(),
-            pending: 0,
-            compact_at: MAX_PENDING,
             changes: ChangeCounts::default(),
             snapshot: Arc::default(),
             due: false,
@@ -137,21 +128,12 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     endpoint_slices = counts.slices,
                     "received changes"
                 );
-                let mut is_news = false;
-                self.dataplane.expect(&batch.changes);
-                for change in &batch.changes {
-                    is_news |= self.dataplane.apply(change.clone());
-                }
-                if !is_news {
+                let changes = std::mem::take(&mut batch.changes);
+                if !self.dataplane.receive(changes, batch.received) {
                     // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
-                self.pending += batch.changes.len();
                 self.batches.push(batch);
-                if self.pending > self.compact_at {
-                    self.pending = remove_superseded(&mut self.batches);
-                    self.compact_at = MAX_PENDING.max(2 * self.pending);
-                }
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
                 tracing::trace!("received a changed configuration");
@@ -252,8 +234,10 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.backlog.finish();
         self.retry = FIRST_RETRY;
         self.pause_until = None;
-        (self.pending, self.compact_at) = (0, MAX_PENDING);
-        let snapshot = Arc::new(self.dataplane.snapshot());
+        let stats = self.dataplane.take_stats();
+        self.dataplane.committed(now + stats.took);
+        let revision = self.snapshot.revision + u64::from(!self.batches.is_empty());
+        let snapshot = Arc::new(Snapshot { revision, ..self.dataplane.snapshot() });
         let before = std::mem::replace(&mut self.snapshot, snapshot.clone());
         (self.report)(Event::Synced {
             wrote,
@@ -261,7 +245,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             loopback: self.dataplane.take_loopback(),
             batches: std::mem::take(&mut self.batches),
             changes: std::mem::take(&mut self.changes),
-            stats: self.dataplane.take_stats(),
+            stats,
             snapshot: snapshot.clone(),
         });
         for conflict in snapshot.conflicts.difference(&before.conflicts) {
@@ -314,77 +298,5 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             }
         };
         (self.report)(Event::Repaired { repaired, writers: &writers });
-    }
-}
-
-/// An object that changes concern.
-#[derive(PartialEq, Eq, Hash)]
-enum Concern {
-    Service(ObjectName),
-    Slice(ObjectName),
-    ServiceCidr(Arc<str>),
-    InterfaceAddresses,
-    Synced,
-    /// The lists of a kind: the last one decides.
-    Listed(std::mem::Discriminant<Listed>),
-}
-
-/// Removes changes of objects that change again later. Returns the number of the others.
-fn remove_superseded(batches: &mut [ChangeBatch]) -> usize {
-    let mut seen: HashSet<Concern> = HashSet::default();
-    let mut left = 0;
-    for batch in batches.iter_mut().rev() {
-        let mut kept: Vec<Change> = Vec::new();
-        for change in std::mem::take(&mut batch.changes).into_iter().rev() {
-            let concern = match &change {
-                Change::Service(service) => Concern::Service(service.name.clone()),
-                Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => {
-                    Concern::Service(name.clone())
-                }
-                Change::Slice(slice) => Concern::Slice(slice.name.clone()),
-                Change::SliceGone(name) => Concern::Slice(name.clone()),
-                Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => {
-                    Concern::ServiceCidr(name.clone())
-                }
-                Change::InterfaceAddresses(_) => Concern::InterfaceAddresses,
-                Change::Synced => Concern::Synced,
-                Change::Listed(listed) => Concern::Listed(std::mem::discriminant(listed)),
-                // A Node keeps what an earlier state of it had.
-                Change::Node(_) | Change::NodeGone | Change::NodeRemembered(_) => {
-                    kept.push(change);
-                    continue;
-                }
-            };
-            if seen.insert(concern) {
-                kept.push(change);
-            }
-        }
-        kept.reverse();
-        left += kept.len();
-        batch.changes = kept;
-    }
-    left
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn superseded_changes_do_not_accumulate() {
-        let gone = |name: &str| Change::ServiceGone(ObjectName::new("default", name));
-        let slice = |name: &str| Change::SliceGone(ObjectName::new("default", name));
-        let listed = || Change::Listed(Listed::Services(Arc::default()));
-        let batch = |changes| ChangeBatch::new(changes, Instant::now());
-        let mut batches = vec![
-            batch(vec![gone("a"), slice("a"), gone("b"), Change::NodeGone, listed()]),
-            batch(vec![gone("a"), Change::NodeGone, listed()]),
-            batch(vec![Change::Synced, gone("a")]),
-        ];
-        assert_eq!(remove_superseded(&mut batches), 7);
-        let left: Vec<Vec<Change>> = batches.into_iter().map(|batch| batch.changes).collect();
-        assert_eq!(left[0], [slice("a"), gone("b"), Change::NodeGone]);
-        assert_eq!(left[1], [Change::NodeGone, listed()]);
-        assert_eq!(left[2], [Change::Synced, gone("a")]);
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! Must not know: how rules are planned or committed.
 
-pub mod directory;
 pub mod escape;
 pub mod events;
 pub mod http;

@@ -1,9 +1,14 @@
 //! The addresses of the node's own interfaces, and their changes.
 
 use std::io;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use nfnetlink::route::{AddressEvents, addresses};
-use shunt_core::model::Change;
+use shunt_core::model::{Change, ChangeBatch};
+
+/// The pause after a failed listing.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A subscription to the kernel's events about addresses (rtnetlink), without polling.
 pub struct Interfaces(AddressEvents);
@@ -17,12 +22,33 @@ impl Interfaces {
         Ok(Interfaces(AddressEvents::follow()?))
     }
 
-    /// Waits until addresses may have changed, and consumes all waiting events.
+    /// Calls `sink` with the addresses whenever they may have changed, until it breaks. Must run in
+    /// the network namespace of the subscription.
     ///
     /// # Errors
-    /// If the subscription fails.
-    pub fn wait(&mut self) -> io::Result<()> {
-        Ok(self.0.wait()?)
+    /// If the runtime cannot wait for the socket.
+    pub async fn follow(self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> io::Result<()> {
+        let Interfaces(mut events) = self;
+        let arrival = super::events(&events)?;
+        loop {
+            arrival.readable().await?.clear_ready();
+            let discarded = events.discard().map_err(io::Error::from);
+            let mut listed = discarded.and_then(|()| interface_addresses());
+            let change = loop {
+                match listed {
+                    Ok(change) => break change,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot follow the node's addresses; retrying");
+                        // The event is gone, and what it was about is not known yet.
+                        tokio::time::sleep(RETRY).await;
+                        listed = interface_addresses();
+                    }
+                }
+            };
+            if sink(ChangeBatch::new(vec![change], Instant::now())).is_break() {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -13,3 +13,18 @@ pub mod kubernetes;
 pub mod manifests;
 pub mod objects;
 pub mod spanned_yaml;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use tokio::io::unix::AsyncFd;
+
+/// Returns a duplicate of a descriptor by which the kernel tells events, for a task that waits for
+/// them. Must be called within a tokio runtime.
+///
+/// # Errors
+/// If the process may not open more files.
+#[expect(deprecated, reason = "what replaces it is unsafe; an owned descriptor stays open")]
+pub fn events(of: impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(of.as_fd().try_clone_to_owned()?)
+}

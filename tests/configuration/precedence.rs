@@ -99,7 +99,7 @@ fn every_flag_sets_its_field_unless_a_file_is_given() {
         let (alone, _) = written(&[&given]);
         assert_eq!(field(&alone).as_deref(), Some(expected), "{given} alone");
         let (beside, log) = written(&[&given, &config]);
-        let warned = log.contains("has no effect beside --config") && log.contains(flag.field);
+        let warned = log.contains("has no effect with --config") && log.contains(flag.field);
         if flag.beside_file {
             assert_eq!(field(&beside).as_deref(), Some(expected), "{given} beside a file");
             assert!(!warned, "{given}: {log}");

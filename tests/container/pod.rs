@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, Volume,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use shunt::source::spanned_yaml::{self, Node, typed_reporting_unknown};
+use shunt::source::spanned_yaml::{self, typed};
 
 use crate::cri;
 
@@ -51,13 +51,13 @@ impl Rendered {
         let text = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))?;
         let (mut pod, mut config) = (None, None);
         for object in spanned_yaml::parse(&text)? {
-            match object.get("kind").and_then(Node::text) {
+            match object.value()["kind"].as_str() {
                 Some("DaemonSet") => {
-                    let daemon_set: DaemonSet = typed_reporting_unknown(&object, |_| ())?;
+                    let daemon_set: DaemonSet = typed(object.json())?;
                     pod = daemon_set.spec.and_then(|spec| spec.template.spec);
                 }
                 Some("ConfigMap") => {
-                    let map: ConfigMap = typed_reporting_unknown(&object, |_| ())?;
+                    let map: ConfigMap = typed(object.json())?;
                     config = map.data;
                 }
                 _ => {}

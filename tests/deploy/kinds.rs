@@ -10,7 +10,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use shunt::source::spanned_yaml::{self, Node, typed_reporting_unknown};
+use shunt::source::spanned_yaml::{self, Document, typed_reporting_unknown};
 
 /// An object that has only fields that its kind has, each of its type.
 pub(crate) enum Object {
@@ -31,32 +31,35 @@ pub(crate) fn objects(text: &str) -> Result<Vec<Object>> {
     spanned_yaml::parse(text.as_bytes())?.iter().map(object).collect()
 }
 
-fn object(node: &Node<'_>) -> Result<Object> {
-    let text = |field| node.get(field).and_then(Node::text);
+fn object(document: &Document<'_>) -> Result<Object> {
+    let value = document.value();
+    let text = |field| value[field].as_str();
     let kind = text("kind").context("an object without kind")?;
     let api = text("apiVersion").with_context(|| format!("{kind} without apiVersion"))?;
     Ok(match (api, kind) {
-        ("apps/v1", "DaemonSet") => Object::DaemonSet(Box::new(strict(node)?)),
-        ("batch/v1", "Job") => Object::Job(Box::new(strict(node)?)),
-        ("v1", "ConfigMap") => Object::ConfigMap(strict(node)?),
-        ("v1", "Service") => Object::Service(Box::new(strict(node)?)),
-        ("v1", "ServiceAccount") => Object::ServiceAccount(strict(node)?),
-        ("rbac.authorization.k8s.io/v1", "ClusterRole") => Object::ClusterRole(strict(node)?),
+        ("apps/v1", "DaemonSet") => Object::DaemonSet(Box::new(strict(document)?)),
+        ("batch/v1", "Job") => Object::Job(Box::new(strict(document)?)),
+        ("v1", "ConfigMap") => Object::ConfigMap(strict(document)?),
+        ("v1", "Service") => Object::Service(Box::new(strict(document)?)),
+        ("v1", "ServiceAccount") => Object::ServiceAccount(strict(document)?),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole") => Object::ClusterRole(strict(document)?),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
-            Object::ClusterRoleBinding(strict(node)?)
+            Object::ClusterRoleBinding(strict(document)?)
         }
-        ("monitoring.coreos.com/v1", "ServiceMonitor") => Object::ServiceMonitor(strict(node)?),
-        ("monitoring.coreos.com/v1", "PrometheusRule") => Object::PrometheusRule(strict(node)?),
+        ("monitoring.coreos.com/v1", "ServiceMonitor") => Object::ServiceMonitor(strict(document)?),
+        ("monitoring.coreos.com/v1", "PrometheusRule") => Object::PrometheusRule(strict(document)?),
         ("kustomize.config.k8s.io/v1beta1", "Kustomization")
-        | ("kustomize.config.k8s.io/v1alpha1", "Component") => Object::Kustomization(strict(node)?),
+        | ("kustomize.config.k8s.io/v1alpha1", "Component") => {
+            Object::Kustomization(strict(document)?)
+        }
         _ => bail!("no schema is known here for {kind} of {api}"),
     })
 }
 
-/// A node as a `T`, with no field that `T` does not have.
-pub(crate) fn strict<T: DeserializeOwned>(node: &Node<'_>) -> Result<T> {
+/// A document as a `T`, with no field that `T` does not have.
+pub(crate) fn strict<T: DeserializeOwned>(document: &Document<'_>) -> Result<T> {
     let mut unknown = Vec::new();
-    let value = typed_reporting_unknown(node, |field| unknown.push(field.to_string()))?;
+    let value = typed_reporting_unknown(document.json(), |field| unknown.push(field.to_string()))?;
     ensure!(unknown.is_empty(), "fields that do not exist: {}", unknown.join(", "));
     Ok(value)
 }

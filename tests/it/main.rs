@@ -4,7 +4,6 @@
 //! One binary, so that it is linked once. `tests/README.md` says which module is for what, and how to
 //! add a scenario.
 
-mod balancing;
 mod conntrack;
 mod endpoints;
 mod frontends;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Result, ensure};
-use shunt_testbed::{Host, Protocol, Service};
+use shunt_testbed::{Protocol, Service};
 
 use crate::world::on_all_protocols;
 
@@ -43,11 +43,6 @@ impl Family {
             Self::V6 => v6,
         }
     }
-}
-
-/// The host's addresses of a family.
-pub(crate) fn addresses(host: &Host, family: Family) -> Vec<IpAddr> {
-    host.ips().filter(|ip| ip.is_ipv4() == (family == Family::V4)).collect()
 }
 
 /// A way to reach a Service.

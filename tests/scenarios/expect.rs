@@ -18,6 +18,9 @@ use crate::language::{Expected, Selection, Source};
 /// How long the first answer of a session may take.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// How long an ICMP error may take: a neighbour that does not answer costs three seconds.
+const NEIGHBOUR: Duration = Duration::from_secs(20);
+
 /// Whom each sender reached at the last step at which it had to stick.
 pub(crate) type Sessions = Mutex<BTreeMap<(String, Option<IpAddr>, Protocol, SocketAddr), String>>;
 
@@ -185,7 +188,7 @@ impl Cell<'_> {
                 let reached = probe.reaches(&servers);
                 // What is not a Service's has no endpoints.
                 if let Some(json) = explained.filter(|json| json["verdict"] == "delivered") {
-                    compare(lab, self.from, &json, reached.tally())?;
+                    compare(lab, self.from, self.source, &json, reached.tally())?;
                     // The connections that exist now change nothing.
                     self.explained(lab)?;
                 }
@@ -229,15 +232,32 @@ impl Cell<'_> {
                 drop(sessions);
                 drop(probe.reaches(&[&server]));
             }
+            Expected::Share(shares) => {
+                const CONNECTIONS: usize = 3_000;
+                let tally = probe.tally(CONNECTIONS, patience(ANSWER))?;
+                let all: u32 = shares.iter().map(|(_, share)| share).sum();
+                for (server, share) in shares {
+                    let (total, chance) = (CONNECTIONS as f64, f64::from(*share) / f64::from(all));
+                    // Five standard deviations: less than one honest sample in a million.
+                    let most = 5.0 * (total * chance * (1.0 - chance)).sqrt();
+                    let off = tally.reached(server) as f64 - total * chance;
+                    ensure!(off.abs() <= most, "{probe}: {server} by {off}: {tally}");
+                }
+            }
             Expected::Refused => probe.refused(),
             Expected::Dropped => probe.times(2).dropped(),
             Expected::Unhandled => probe.unhandled(),
+            Expected::Unreachable => {
+                let tally = probe.tally(1, patience(NEIGHBOUR))?;
+                let is_error = |it: &Outcome| matches!(it, Outcome::Unreachable(_));
+                ensure!(tally.counts.iter().all(|(it, _)| is_error(it)), "{probe}: {tally}");
+            }
         }
         Ok(())
     }
 
     fn explained(&self, lab: &Topology) -> Result<Option<Value>> {
-        let ask = |it: &Explanation| it.ask(lab, self.from, self.protocol, self.to);
+        let ask = |it: &Explanation| it.ask(lab, self.from, self.source, self.protocol, self.to);
         self.explanation.as_ref().map(ask).transpose()
     }
 }

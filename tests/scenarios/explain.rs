@@ -8,6 +8,7 @@ use serde_json::Value;
 use shunt_testbed::{Host, Outcome, Protocol, Tally, Topology};
 
 use crate::language::{Expected, Source};
+use crate::subject::SHUNT;
 
 /// An explanation, in words: `delivered pod-1 masquerade=not-local unused=pod-2:not-ready`.
 #[derive(Clone, Debug, Default)]
@@ -60,11 +61,13 @@ impl Explanation {
         &self,
         lab: &Topology,
         from: &Host,
+        source: Option<IpAddr>,
         protocol: Protocol,
         to: SocketAddr,
     ) -> Result<Value> {
         let question = format!("{to}/{protocol}");
-        let address = from.ip_like(to.ip()).context("a host without address")?.to_string();
+        let address = source.or_else(|| from.ip_like(to.ip()));
+        let address = address.context("a host without address")?.to_string();
         let netns = from.path().display().to_string();
         let is_pod = [&lab.pod1, &lab.pod2].iter().any(|pod| pod.name == from.name);
         let sender = if from.name == lab.node.name { vec![] } else { vec!["--from", &address] };
@@ -75,7 +78,7 @@ impl Explanation {
     }
 
     fn ask_with(&self, lab: &Topology, to: &str, sender: &[&str]) -> Result<Value> {
-        let mut command = lab.node.command(env!("CARGO_BIN_EXE_shunt"));
+        let mut command = lab.node.command(SHUNT);
         command.args(["explain", "--output=json", "--to", to]).args(sender);
         let output = command.output()?;
         let json: Value = serde_json::from_slice(&output.stdout).with_context(|| {
@@ -100,7 +103,13 @@ impl Explanation {
 }
 
 /// Compares the explanation of a delivery with what the servers saw.
-pub(crate) fn compare(lab: &Topology, from: &Host, json: &Value, tally: &Tally) -> Result<()> {
+pub(crate) fn compare(
+    lab: &Topology,
+    from: &Host,
+    sender: Option<IpAddr>,
+    json: &Value,
+    tally: &Tally,
+) -> Result<()> {
     let endpoints = json["endpoints"].as_array().context("no endpoints")?.iter();
     let used: BTreeSet<&str> = endpoints
         .filter(|endpoint| endpoint["used"] == true && endpoint["obstacle"].is_null())
@@ -108,7 +117,7 @@ pub(crate) fn compare(lab: &Topology, from: &Host, json: &Value, tally: &Tally) 
         .collect();
     let answered: BTreeSet<&str> = tally.by_server().into_keys().collect();
     ensure!(used == answered, "{answered:?} answered: {json:#}");
-    let is_own = |source: &IpAddr| from.ips().any(|ip| ip == *source);
+    let is_own = |source: &IpAddr| from.ips().chain(sender).any(|ip| ip == *source);
     let masqueraded = tally
         .counts
         .iter()

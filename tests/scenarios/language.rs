@@ -20,6 +20,9 @@ pub(crate) struct Scenario {
     /// Flags of the agent.
     #[serde(default)]
     pub(crate) flags: Vec<String>,
+    /// Addresses and ports of frontends that the kernel does not take from the agent.
+    #[serde(default)]
+    pub(crate) kernel_refuses: Vec<String>,
     /// Hosts with a server on port 8080, or another port, as `node-1:30080`.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
@@ -61,10 +64,39 @@ pub(crate) enum Step {
     Log(Vec<String>),
     /// Waits until these samples of `/metrics` have these values.
     Metrics(BTreeMap<String, f64>),
-    /// Changes rules of the node.
-    Nft(String),
+    /// From now on, the further servers are these.
+    Servers(Vec<String>),
+    /// Writes another configuration, and waits until shunt has applied it.
+    Config(Map<String, Value>),
+    /// Waits until a command of `shunt` on the node says so.
+    Shunt {
+        run: String,
+        #[serde(default)]
+        exit: i32,
+        #[serde(default)]
+        with: Vec<String>,
+        #[serde(default)]
+        without: Vec<String>,
+    },
+    /// Does this while `shunt trace` runs, and reads what that has seen.
+    Trace {
+        run: String,
+        steps: Vec<Step>,
+        #[serde(default)]
+        exit: i32,
+        #[serde(default)]
+        with: Vec<String>,
+        #[serde(default)]
+        without: Vec<String>,
+    },
+    /// Waits until a GET of the client is answered with these texts.
+    Http(BTreeMap<String, Vec<String>>),
+    /// Changes rules of hosts.
+    Nft(BTreeMap<String, String>),
     /// Changes links, addresses and routes of hosts.
     Ip(BTreeMap<String, String>),
+    /// Sets sysctls of hosts.
+    Sysctl(BTreeMap<String, BTreeMap<String, String>>),
     /// Text that `nft list ruleset` on the node prints, and text that it does not.
     Rules {
         #[serde(default)]
@@ -224,12 +256,16 @@ pub(crate) enum Expected {
     /// They all reach the same of these servers: the one that they reached before, if it is among
     /// these.
     Stick(Vec<String>),
+    /// They reach these servers, each as often as its number says.
+    Share(Vec<(String, u32)>),
     /// The sender gets a reset or an ICMP error at once.
     Refused,
     /// The sender gets no answer.
     Dropped,
     /// No rule of the node touches them.
     Unhandled,
+    /// Routing on the way answers with an ICMP error.
+    Unreachable,
 }
 
 /// Which address servers must see.
@@ -247,15 +283,23 @@ impl Expected {
         if let Some(servers) = text.strip_prefix("sticks ") {
             return Ok(Self::Stick(servers.split_whitespace().map(str::to_owned).collect()));
         }
+        if let Some(shares) = text.strip_prefix("shares ") {
+            let share = |word: &str| -> Result<_> {
+                let (server, share) = word.split_once('=').context("shares pod-1=2")?;
+                Ok((server.to_owned(), share.parse()?))
+            };
+            return Ok(Self::Share(shares.split_whitespace().map(share).collect::<Result<_>>()?));
+        }
         let mut servers = Vec::new();
         let mut source = Source::Any;
         for word in text.split_whitespace() {
             match word {
-                "refused" | "dropped" | "unhandled" => {
+                "refused" | "dropped" | "unhandled" | "unreachable" => {
                     ensure!(text == word, "{text:?}: {word:?} stands alone");
                     return Ok(match word {
                         "refused" => Self::Refused,
                         "dropped" => Self::Dropped,
+                        "unreachable" => Self::Unreachable,
                         _ => Self::Unhandled,
                     });
                 }

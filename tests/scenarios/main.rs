@@ -26,17 +26,25 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 10] = files![
+const FILES: [(&str, &str); 18] = files![
     "affinity",
+    "balancing",
+    "check",
+    "commands",
+    "configuration",
     "conflicts",
+    "connections",
     "endpoints",
     "explain",
     "flows",
     "frontends",
+    "health_checks",
     "load_balancers",
     "local_traffic",
+    "loopback",
     "node_ports",
     "policies",
+    "trace",
 ];
 
 fn main() -> ExitCode {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,13 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Key, Kubernetes, Marker};
 use shunt_testbed::{
-    Echo, Exposition, Flow, Host, METRICS_PORT, Protocol, Reply, Topology, patience,
+    Echo, Exposition, Flow, Host, METRICS_PORT, Protocol, Reply, Topology, http_get, patience,
 };
 
 use crate::expect::{Sessions, Targets, cells, check};
 use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
 use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
-use crate::subject::{Kind, Process, Source, key};
+use crate::subject::{Kind, Process, SHUNT, Source, key};
 
 /// How long what follows a change may take.
 const CONVERGENCE: Duration = Duration::from_secs(30);
@@ -37,7 +38,9 @@ struct World<'a> {
     zone: Option<String>,
     sessions: Sessions,
     marker: Marker,
-    _servers: Vec<Echo>,
+    /// Those beside the pods' own.
+    servers: Vec<Echo>,
+    _pods: Vec<Echo>,
 }
 
 /// Runs a scenario. Whatever fails comes with the step, the log and, of packets, rules and flows.
@@ -86,14 +89,9 @@ impl<'a> World<'a> {
         if scenario.bridge {
             lab.put_pods_on_bridge(true)?;
         }
-        let mut servers = lab.serve(TARGET)?;
-        for server in &scenario.servers {
-            let (name, port) = server.split_once(':').unwrap_or((server, "8080"));
-            let host = hosts(&lab).into_iter().find(|host| host.name == name);
-            servers
-                .push(Echo::on(host.with_context(|| format!("no host {name:?}"))?, port.parse()?)?);
-        }
+        let pods = lab.serve(TARGET)?;
         let source = Source::new(&lab, kubernetes)?;
+        source.configure(&scenario.config)?;
         let mut world = Self {
             scenario,
             kind,
@@ -106,8 +104,10 @@ impl<'a> World<'a> {
             zone: None,
             sessions: Sessions::default(),
             marker: Marker::default(),
-            _servers: servers,
+            servers: Vec::new(),
+            _pods: pods,
         };
+        world.serve(&scenario.servers)?;
         world.ip(&scenario.ip)?;
         if kubernetes.is_none() {
             // What a cluster has from the start, and kube-apiserver makes by itself.
@@ -160,29 +160,54 @@ impl<'a> World<'a> {
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 self.process()?.shunt()?.wait_for_log(&words).map(drop)
             }
-            Step::Metrics(samples) => {
-                let accept = |body: &str| {
-                    let scraped = Exposition::parse(body).ok()?;
-                    let holds =
-                        |(name, value): (&String, &f64)| scraped.value(name, &[]) == Some(*value);
-                    samples.iter().all(holds).then_some(())
-                };
-                let agent = self.process()?.shunt()?;
-                agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| accept(&answer.body))
+            Step::Metrics(samples) => self.wait_for_metrics(|scraped| {
+                samples.iter().all(|(name, value)| sample(scraped, name) == Some(*value))
+            }),
+            Step::Servers(servers) => self.serve(servers),
+            Step::Config(fields) => {
+                const RELOADS: &str = "shunt_config_reloads_total{result=success}";
+                let before = self.process()?.shunt()?.http_get(METRICS_PORT, "/metrics")?;
+                let before = sample(&Exposition::parse(&before.body)?, RELOADS);
+                self.source.configure(fields)?;
+                self.wait_for_metrics(|scraped| sample(scraped, RELOADS) > before)?;
+                self.settle()
             }
-            Step::Nft(rules) => self.lab.node.nft(rules),
-            Step::Ip(commands) => self.ip(commands),
-            Step::Rules { with, without } => self.rules(with, without),
-            Step::RulesBecome { with, without } => {
-                let start = Instant::now();
-                loop {
-                    let result = self.rules(with, without);
-                    if result.is_ok() || start.elapsed() > patience(CONVERGENCE) {
-                        return result;
-                    }
-                    thread::sleep(POLL);
+            Step::Shunt { run, exit, with, without } => {
+                eventually(|| says(&self.shunt(run).output()?, *exit, with, without))
+            }
+            Step::Trace { run, steps, exit, with, without } => {
+                let mut command = self.shunt(&format!("trace {run}"));
+                let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+                let done = eventually(|| self.rules(&["shunt-trace".to_owned()], &[]));
+                let done = done.and_then(|()| steps.iter().try_for_each(|step| self.step(step)));
+                if done.is_err() {
+                    child.kill()?;
                 }
+                let output = child.wait_with_output()?;
+                done.and_then(|()| says(&output, *exit, with, without))
+                    .and_then(|()| self.rules(&[], &["shunt-trace".to_owned()]))
             }
+            Step::Http(questions) => questions.iter().try_for_each(|(to, with)| {
+                let (address, path) = to.split_once('/').context("no path")?;
+                eventually(|| {
+                    let answer = http_get(&self.lab.client, address.parse()?, &format!("/{path}"));
+                    let text = answer.map_or_else(
+                        |_| "no answer".to_owned(),
+                        |it| squeezed(&format!("{} {} {}", it.status, it.headers, it.body)),
+                    );
+                    contains(&text, with, &[])
+                })
+            }),
+            Step::Nft(rules) => {
+                rules.iter().try_for_each(|(host, rules)| self.host(host)?.nft(rules))
+            }
+            Step::Ip(commands) => self.ip(commands),
+            Step::Sysctl(settings) => settings.iter().try_for_each(|(host, settings)| {
+                let settings: Vec<_> = settings.iter().map(|(it, to)| (&**it, &**to)).collect();
+                self.host(host)?.sysctl(&settings)
+            }),
+            Step::Rules { with, without } => self.rules(with, without),
+            Step::RulesBecome { with, without } => eventually(|| self.rules(with, without)),
             Step::Open(flows) => flows.iter().try_for_each(|(name, to)| self.open(name, to)),
             Step::Flows(expected) => self.ask(expected, Duration::ZERO),
             Step::FlowsBecome(expected) => self.ask(expected, patience(CONVERGENCE)),
@@ -200,31 +225,39 @@ impl<'a> World<'a> {
                 Ok(())
             }),
             Step::Untracked(names) => names.iter().try_for_each(|name| {
-                let start = Instant::now();
-                loop {
+                eventually(|| {
                     let entries = self.entries(name)?;
-                    if entries.iter().all(Option::is_none) {
-                        return Ok(());
-                    }
-                    ensure!(
-                        start.elapsed() < patience(CONVERGENCE),
-                        "{name}: entries stay: {entries:?}"
-                    );
-                    thread::sleep(POLL);
-                }
+                    ensure!(entries.iter().all(Option::is_none), "{name}: {entries:?} stay");
+                    Ok(())
+                })
             }),
         }
     }
 
-    fn rules(&self, with: &[String], without: &[String]) -> Result<()> {
-        let rules = self.lab.node.output("nft", &["list", "ruleset"])?;
-        let missing: Vec<_> = with.iter().filter(|text| !rules.contains(*text)).collect();
-        let present: Vec<_> = without.iter().filter(|text| rules.contains(*text)).collect();
-        ensure!(
-            missing.is_empty() && present.is_empty(),
-            "missing {missing:?}, present {present:?}:\n{rules}"
-        );
+    fn serve(&mut self, servers: &[String]) -> Result<()> {
+        self.servers.clear();
+        for server in servers {
+            let (name, port) = server.split_once(':').unwrap_or((server, "8080"));
+            let server = Echo::on(self.host(name)?, port.parse()?)?;
+            self.servers.push(server);
+        }
         Ok(())
+    }
+
+    fn shunt(&self, arguments: &str) -> Command {
+        let mut command = self.lab.node.command(SHUNT);
+        command.args(self.source.with_paths(arguments).split_whitespace());
+        command
+    }
+
+    fn wait_for_metrics(&self, are_so: impl Fn(&Exposition) -> bool) -> Result<()> {
+        self.process()?.shunt()?.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+            are_so(&Exposition::parse(&answer.body).ok()?).then_some(())
+        })
+    }
+
+    fn rules(&self, with: &[String], without: &[String]) -> Result<()> {
+        contains(&self.lab.node.output("nft", &["list", "ruleset"])?, with, without)
     }
 
     /// The identities of the entries of open sockets in the node's connection tracking.
@@ -375,13 +408,54 @@ impl<'a> World<'a> {
     }
 }
 
+/// Repeats what may fail at first.
+fn eventually(attempt: impl Fn() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let result = attempt();
+        if result.is_ok() || start.elapsed() > patience(CONVERGENCE) {
+            return result;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn says(output: &Output, exit: i32, with: &[String], without: &[String]) -> Result<()> {
+    let text = [&*output.stdout, &output.stderr].concat();
+    let text = squeezed(&String::from_utf8_lossy(&text));
+    ensure!(output.status.code() == Some(exit), "{}:\n{text}", output.status);
+    contains(&text, with, without)
+}
+
+fn contains(text: &str, with: &[String], without: &[String]) -> Result<()> {
+    let missing: Vec<_> = with.iter().filter(|part| !text.contains(*part)).collect();
+    let present: Vec<_> = without.iter().filter(|part| text.contains(*part)).collect();
+    ensure!(
+        missing.is_empty() && present.is_empty(),
+        "missing {missing:?}, present {present:?}:\n{text}"
+    );
+    Ok(())
+}
+
+/// The value of `name` or `name{label=value,label=value}`.
+fn sample(scraped: &Exposition, name: &str) -> Option<f64> {
+    let (name, labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
+    let labels: Vec<_> = labels.split(',').filter_map(|label| label.split_once('=')).collect();
+    scraped.value(name, &labels)
+}
+
 fn answers(reply: &Reply, expected: &Expected) -> bool {
     match expected {
         Expected::Reach(servers, _) | Expected::Stick(servers) => {
             matches!(reply, Reply::Server(server) if servers.contains(server))
         }
+        Expected::Share(_) => false,
         Expected::Refused => *reply == Reply::Refused,
         Expected::Dropped => *reply == Reply::Nothing,
-        Expected::Unhandled => matches!(reply, Reply::Failed(_)),
+        Expected::Unhandled | Expected::Unreachable => matches!(reply, Reply::Failed(_)),
     }
 }

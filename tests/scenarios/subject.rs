@@ -1,7 +1,8 @@
 //! What a scenario runs on: shunt with manifests, shunt with kube-apiserver, kube-proxy.
 
-use std::thread;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
@@ -10,6 +11,7 @@ use shunt_testbed::{Agent, HEALTH_PORT, ManifestDir, Scratch, Topology, http_get
 
 use crate::language::Scenario;
 
+pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 /// How long kube-proxy may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -22,7 +24,13 @@ pub(crate) enum Kind {
 }
 
 /// The objects, and how to start what follows them.
-pub(crate) enum Source<'a> {
+pub(crate) struct Source<'a> {
+    objects: Objects<'a>,
+    /// The folder of the configuration.
+    folder: Scratch,
+}
+
+enum Objects<'a> {
     Manifests(ManifestDir),
     Api { kubernetes: &'a Kubernetes, _gate: Box<Gate>, kubeconfig: Kubeconfig },
 }
@@ -30,59 +38,97 @@ pub(crate) enum Source<'a> {
 /// What programs the node.
 pub(crate) enum Process {
     Shunt(Agent),
-    KubeProxy { program: Program, _folder: Scratch },
+    KubeProxy(Program),
 }
 
 impl<'a> Source<'a> {
     pub(crate) fn new(lab: &Topology, kubernetes: Option<&'a Kubernetes>) -> Result<Self> {
-        let Some(kubernetes) = kubernetes else { return Ok(Self::Manifests(ManifestDir::new()?)) };
-        let gate = Gate::open(&lab.node, kubernetes.connector())?;
-        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-            .authority(&kubernetes.authority().pem())?
-            .token_file(TOKEN)?;
-        Ok(Self::Api { kubernetes, _gate: Box::new(gate), kubeconfig })
+        let objects = match kubernetes {
+            None => Objects::Manifests(ManifestDir::new()?),
+            Some(kubernetes) => {
+                let gate = Gate::open(&lab.node, kubernetes.connector())?;
+                let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
+                    .authority(&kubernetes.authority().pem())?
+                    .token_file(TOKEN)?;
+                Objects::Api { kubernetes, _gate: Box::new(gate), kubeconfig }
+            }
+        };
+        Ok(Self { objects, folder: Scratch::new()? })
     }
 
     /// Makes or replaces an object.
     pub(crate) fn put(&self, object: &Value) -> Result<()> {
-        match self {
-            Self::Manifests(folder) => folder.write(&file(&Key::of(object)?), object),
-            Self::Api { kubernetes, .. } => kubernetes.put(&object.to_string()),
+        match &self.objects {
+            Objects::Manifests(folder) => folder.write(&file(&Key::of(object)?), object),
+            Objects::Api { kubernetes, .. } => kubernetes.put(&object.to_string()),
         }
     }
 
     pub(crate) fn delete(&self, key: &Key) -> Result<()> {
-        match self {
-            Self::Manifests(folder) => folder.remove(&file(key)),
-            Self::Api { kubernetes, .. } => kubernetes.delete(key),
+        match &self.objects {
+            Objects::Manifests(folder) => folder.remove(&file(key)),
+            Objects::Api { kubernetes, .. } => kubernetes.delete(key),
         }
     }
 
-    /// Starts shunt or kube-proxy and waits until it is ready.
-    pub(crate) fn start(&self, kind: Kind, lab: &Topology, scenario: &Scenario) -> Result<Process> {
+    /// Puts paths in place of `$manifests` and `$config`.
+    pub(crate) fn with_paths(&self, text: &str) -> String {
+        let text = text.replace("$config", &self.config().display().to_string());
+        match &self.objects {
+            Objects::Manifests(it) => text.replace("$manifests", &it.path().display().to_string()),
+            Objects::Api { .. } => text,
+        }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("config.yaml")
+    }
+
+    /// Writes the configuration: these fields, and defaults of scenarios where they say nothing.
+    pub(crate) fn configure(&self, fields: &Map<String, Value>) -> Result<()> {
         let mut config = Map::from_iter([
             ("mode".to_owned(), json!("nftables")),
             ("detectLocalMode".to_owned(), json!("ClusterCIDR")),
             ("clusterCIDR".to_owned(), json!("10.244.0.0/16,fd00:244::/48")),
         ]);
-        config.extend(scenario.config.clone());
+        config.extend(fields.clone());
         config.retain(|_, value| !value.is_null());
-        if let Self::Api { kubeconfig, .. } = self {
+        if let Objects::Api { kubeconfig, .. } = &self.objects {
             let path = kubeconfig.path().display().to_string();
             config.insert("clientConnection".to_owned(), json!({"kubeconfig": path}));
         }
-        if kind == Kind::KubeProxy {
-            return self.start_kube_proxy(lab, config);
+        // Flags count without a file only.
+        if config.is_empty() {
+            return Ok(());
         }
-        let mut agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &lab.node);
-        if let Self::Manifests(folder) = self {
+        config.insert("apiVersion".to_owned(), json!("kubeproxy.config.k8s.io/v1alpha1"));
+        config.insert("kind".to_owned(), json!("KubeProxyConfiguration"));
+        let new = self.folder.path().join("new");
+        fs::write(&new, Value::Object(config).to_string())?;
+        Ok(fs::rename(new, self.config())?)
+    }
+
+    /// Starts shunt or kube-proxy and waits until it is ready.
+    pub(crate) fn start(&self, kind: Kind, lab: &Topology, scenario: &Scenario) -> Result<Process> {
+        if kind == Kind::KubeProxy {
+            return self.start_kube_proxy(lab);
+        }
+        let mut agent = Agent::builder(SHUNT, &lab.node);
+        if let Objects::Manifests(folder) = &self.objects {
             agent = agent.manifests(folder);
         }
-        let settings: String =
-            config.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        // Flags count without a file only.
-        if !settings.is_empty() {
-            agent = agent.config(&settings)?;
+        if self.config().exists() {
+            agent = agent.arg("--config").arg(self.config().display().to_string());
+        }
+        if scenario.config.contains_key("hostnameOverride") {
+            agent = agent.name_from_configuration();
+        }
+        if !scenario.kernel_refuses.is_empty() {
+            let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
+            ensure!(library.is_file(), "{} is missing", library.display());
+            let preload = format!("LD_PRELOAD={}", library.display());
+            let refuse = format!("SHUNT_REFUSE={}", scenario.kernel_refuses.join(" "));
+            agent = agent.wrapper(&["env", &preload, &refuse]);
         }
         for flag in &scenario.flags {
             agent = agent.arg(flag);
@@ -90,25 +136,24 @@ impl<'a> Source<'a> {
         Ok(Process::Shunt(agent.start()?))
     }
 
-    fn start_kube_proxy(&self, lab: &Topology, mut config: Map<String, Value>) -> Result<Process> {
-        let Self::Api { kubernetes, .. } = self else { bail!("kube-proxy reads no manifests") };
-        config.insert("apiVersion".to_owned(), json!("kubeproxy.config.k8s.io/v1alpha1"));
-        config.insert("kind".to_owned(), json!("KubeProxyConfiguration"));
+    fn start_kube_proxy(&self, lab: &Topology) -> Result<Process> {
+        let Objects::Api { kubernetes, .. } = &self.objects else {
+            bail!("kube-proxy reads no manifests")
+        };
+        let file = self.config();
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
         // A namespace cannot set these.
-        config.insert("conntrack".to_owned(), json!({"maxPerCore": 0, "min": 0}));
-        let nftables = config.entry("nftables").or_insert_with(|| json!({}));
-        nftables["minSyncPeriod"] = json!("1ms");
-        nftables["syncPeriod"] = json!("1s");
-        let folder = Scratch::new()?;
-        let file = folder.path().join("config.yaml");
-        std::fs::write(&file, Value::Object(config).to_string())?;
+        config["conntrack"] = json!({"maxPerCore": 0, "min": 0});
+        config["nftables"]["minSyncPeriod"] = json!("1ms");
+        config["nftables"]["syncPeriod"] = json!("1s");
+        fs::write(&file, config.to_string())?;
         let args = [
             format!("--config={}", file.display()),
             format!("--hostname-override={}", lab.node.name),
             "-v=2".to_owned(),
         ];
         let binary = kubernetes.assets().join("kube-proxy");
-        let program = Program::start(&lab.node, &binary, &args, folder.path())?;
+        let program = Program::start(&lab.node, &binary, &args, self.folder.path())?;
         let start = Instant::now();
         let address = ([127, 0, 0, 1], HEALTH_PORT).into();
         while !http_get(&lab.node, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
@@ -119,7 +164,7 @@ impl<'a> Source<'a> {
             );
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(Process::KubeProxy { program, _folder: folder })
+        Ok(Process::KubeProxy(program))
     }
 }
 
@@ -127,7 +172,7 @@ impl Process {
     pub(crate) fn shunt(&self) -> Result<&Agent> {
         match self {
             Self::Shunt(agent) => Ok(agent),
-            Self::KubeProxy { .. } => bail!("this step asks shunt: say why under not-kube-proxy"),
+            Self::KubeProxy(_) => bail!("this step asks shunt: say why under not-kube-proxy"),
         }
     }
 
@@ -135,7 +180,7 @@ impl Process {
     pub(crate) fn log(&self) -> String {
         let log = match self {
             Self::Shunt(agent) => agent.log(),
-            Self::KubeProxy { program, .. } => program.log().unwrap_or_default(),
+            Self::KubeProxy(program) => program.log().unwrap_or_default(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
@@ -146,7 +191,7 @@ impl Process {
         match self {
             Self::Shunt(agent) if kill => agent.kill(),
             Self::Shunt(agent) => agent.stop(),
-            Self::KubeProxy { .. } => Ok(()),
+            Self::KubeProxy(_) => Ok(()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt::source::spanned_yaml::{self, Node};
+use shunt::source::spanned_yaml;
 use shunt_fake_apiserver::{Kubernetes, kubernetes};
 use shunt_testbed::Scratch;
 
@@ -110,9 +110,10 @@ pub(crate) fn applied() -> Result<()> {
 fn names(text: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for object in spanned_yaml::parse(text.as_bytes())? {
+        let object = object.value();
         let mut name = String::new();
-        for node in [object.get("kind"), object.get("metadata").and_then(|it| it.get("name"))] {
-            write!(name, "{} ", node.and_then(Node::text).context("an object without a name")?)?;
+        for value in [&object["kind"], &object["metadata"]["name"]] {
+            write!(name, "{} ", value.as_str().context("an object without a name")?)?;
         }
         names.push(name);
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ConfigMap;
-use shunt::source::spanned_yaml::{self, Node, typed_reporting_unknown};
+use shunt::source::spanned_yaml::{self, typed};
 
 use crate::world::{Version, World};
 
@@ -32,8 +32,8 @@ pub(crate) fn unknown_fields() -> Result<()> {
 fn settings(version: Version) -> Result<String> {
     let text = version.read(RENDERED)?;
     for object in spanned_yaml::parse(text.as_bytes())? {
-        if object.get("kind").and_then(Node::text) == Some("ConfigMap") {
-            let map: ConfigMap = typed_reporting_unknown(&object, |_| ())?;
+        if object.value()["kind"] == "ConfigMap" {
+            let map: ConfigMap = typed(object.json())?;
             let file = map.data.unwrap_or_default().remove(FILE).context("no file")?;
             let twice = ["apiVersion:", "kind:", "mode:", "detectLocalMode:", "clusterCIDR:"];
             let lines = file.lines().filter(|line| !twice.iter().any(|it| line.starts_with(it)));

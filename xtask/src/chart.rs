@@ -174,6 +174,8 @@ fn digest(rendering: &Rendering, body: &str) -> Result<String> {
         collect(Path::new(KUSTOMIZE), &mut files)?;
     } else {
         collect(Path::new(CHART), &mut files)?;
+        // helm renders no pages.
+        files.retain(|file| !file.ends_with(".md"));
         let words = rendering.1.iter().map(|word| word.trim_start_matches("--values="));
         files.extend(words.map(str::to_owned));
     }

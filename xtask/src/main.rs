@@ -56,25 +56,25 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Check the structure of the source: module borders, licences, file lengths, stray paths
+    /// Check licences, file lengths, addresses and stray paths
     Tidy,
-    /// Run the agent for minutes with everything that happens to a node at once, and clients all the
-    /// time: as root, or in a user namespace
+    /// Run the agent for minutes under load, with everything that can happen to a node at once: as root,
+    /// or in a user namespace
     Soak {
         /// For how long
         #[arg(long, default_value_t = 10)]
         minutes: u64,
-        /// Lets the same happen again, in the same order: the number that a run prints
+        /// Repeat a run: the number that it printed
         #[arg(long)]
         seed: Option<u64>,
     },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
-        /// Bring the figures into docs/benchmarks.md, docs/scale.md, docs/plots and README.md; sections
-        /// that were not run keep theirs
+        /// Write the figures into docs/benchmarks.md, docs/plots and README.md; sections that were not
+        /// run keep theirs
         #[arg(long)]
         docs: bool,
-        /// Do that with the figures of an earlier run, a file of `--write-json`, instead of a run
+        /// Take the figures of an earlier run, a file of `--write-json`
         #[arg(long, value_name = "FILE", requires = "docs")]
         from: Option<PathBuf>,
         /// Sections (cold, change, path; an unknown name prints all), sizes (1000x10), and
@@ -92,7 +92,7 @@ enum Task {
     Image,
     /// Build, start and pack the files of a version, with their digests
     Release(release::Arguments),
-    /// Make the pictures of commands in docs/pictures, from real runs
+    /// Draw the picture of `shunt explain` in docs/pictures, from a real run
     Pictures,
     /// Build the pages of the repository as a site, and check its links
     Site,
@@ -106,12 +106,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Build another version and replace it by this one and back, with traffic: as root, or in a user
+    /// Build another version, upgrade from it and downgrade to it, with traffic: as root, or in a user
     /// namespace
     Upgrade(upgrade::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
     Chart,
-    /// Everything that must pass before a change is taken
+    /// Run every check that a change has to pass
     Ci,
 }
 
@@ -180,7 +180,7 @@ mod tests {
                 let word = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next();
                 let word = word.unwrap_or_default();
                 tasks += 1;
-                if !word.is_empty() && command.find_subcommand(word).is_none() {
+                if !matches!(word, "" | "--help") && command.find_subcommand(word).is_none() {
                     faults.push(format!("{path}: cargo xtask {word}"));
                 }
             }

@@ -29,9 +29,9 @@ const OUTPUT: &str = "target/release-artifacts";
 /// Libraries that a slim image of Debian lacks, and their packages.
 const LIBRARIES: [(&str, &str); 2] = [("libmnl.so.0", "libmnl0"), ("libnftnl.so.11", "libnftnl11")];
 
-/// The alerts, which lead to the runbook, and what stands in them until there is a public repository.
-const ALERTS: &str = "deploy/chart/files/alerts.yaml";
-const NO_OWNER: &str = "github.com/OWNER/";
+/// The repository's address, and its account until there is a public one.
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+const NO_OWNER: &str = "/OWNER/";
 
 /// Where each shell looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -55,8 +55,8 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
         let text = |path: &str| anyhow::Ok(String::from_utf8(repository_file(path)?)?);
         let (changelog, chart) = (text("CHANGELOG.md")?, text("deploy/chart/Chart.yaml")?);
         let mut problems = problems(commit.as_deref(), tag, &changelog, &chart);
-        if text(ALERTS)?.contains(NO_OWNER) {
-            problems.push(format!("{ALERTS} still has {NO_OWNER}: write the repository's address"));
+        if REPOSITORY.contains(NO_OWNER) {
+            problems.push(format!("repository in Cargo.toml is {REPOSITORY}: docs/release.md"));
         }
         ensure!(problems.is_empty(), "not ready to be released:\n  {}", problems.join("\n  "));
     }

@@ -349,16 +349,6 @@ impl Socket {
         }
     }
 
-    /// Waits for a message, and discards all that have arrived. Suits events whose content does not
-    /// matter, only their occurrence.
-    ///
-    /// # Errors
-    /// [`Error::Receive`] if the socket fails.
-    pub fn wait_and_discard(&mut self) -> Result<(), Error> {
-        self.wait(PollTimeout::NONE)?;
-        self.drain(|_| {}).map(drop)
-    }
-
     fn wait(&self, timeout: PollTimeout) -> Result<(), Error> {
         let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         repeat(|| Ok(poll(&mut fds, timeout)?)).map(drop).map_err(unreadable)

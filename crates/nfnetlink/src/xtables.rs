@@ -23,17 +23,20 @@ const GET_INFO: i32 = 64;
 const GET_ENTRIES: i32 = 65;
 /// `XT_TABLE_MAXNAMELEN`, the size of a table's name with its NUL.
 const TABLE_NAME: usize = 32;
-/// The size of `struct ipt_getinfo`, and the offset of its `size`, the size of all entries.
+/// The size of `struct ipt_getinfo`, and the offsets of `num_entries` and `size`, which count all entries.
 const INFO: usize = 84;
+const INFO_COUNT: usize = 76;
 const INFO_SIZE: usize = 80;
 /// The offsets of `valid_hooks`, a bit mask, and of `underflow` in `struct ipt_getinfo`: for each
 /// hook, the place of its policy among the entries.
 const INFO_HOOKS: usize = 32;
 const INFO_UNDERFLOW: usize = 56;
-/// `NF_INET_FORWARD`.
+/// `NF_INET_FORWARD`, and `NF_INET_NUMHOOKS`.
 const FORWARD: usize = 2;
-/// The verdict of a policy is `-NF_DROP - 1` for DROP (`xt_standard_target`).
+const HOOKS: usize = 5;
+/// The verdicts of policies: `-NF_DROP - 1` and `-NF_ACCEPT - 1` (`xt_standard_target`).
 const DROP: i32 = -1;
+const ACCEPT: i32 = -2;
 /// The offset of the entries in `struct ipt_get_entries`.
 const ENTRIES: usize = 40;
 /// The size of `struct xt_entry_target`, and the offset of its name.
@@ -68,6 +71,22 @@ pub fn legacy_forward_drops(family: Family) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Returns the names of the tables of legacy iptables in the network namespace of this thread in which
+/// a packet meets more than policies that accept it: a mere listing by `iptables-legacy` makes empty
+/// tables. Loads no table.
+///
+/// # Errors
+/// As for [`legacy_chains`].
+pub fn legacy_tables_in_effect(family: Family) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for name in legacy_tables(family)? {
+        if has_effect(&dump(family, &name)?, target(family)) {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 /// A table in the kernel's form.
@@ -108,6 +127,14 @@ fn dump(family: Family, name: &str) -> io::Result<Table> {
     get(&socket, level, GET_ENTRIES, &mut entries)?;
     entries.drain(..ENTRIES);
     Ok(Table { info, entries })
+}
+
+fn has_effect(table: &Table, target: usize) -> bool {
+    let info = |at: usize| table.info.get(at..at + 4).map_or(0, number);
+    // A policy for each hook, and the entry that ends the table.
+    let least = info(INFO_HOOKS).count_ones() as usize + 1;
+    let mut policies = (0..HOOKS).filter_map(|hook| policy(table, hook, target));
+    info(INFO_COUNT) != least || policies.any(|verdict| verdict != ACCEPT)
 }
 
 /// Returns the verdict of the policy of a hook's base chain, if the table has one.

@@ -10,8 +10,8 @@ use super::{Format, Logging, Settings};
 /// Arguments of `shunt explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Explain all frontends of this Service, or those of one port (name or number), in place of
-    /// one destination.
+    /// Explain all frontends of this Service, or of one of its ports (name or number),
+    /// instead of one destination.
     #[arg(
         value_name = "NAMESPACE/NAME[:PORT]",
         conflicts_with = "to",

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::config::{Flag, Flags};
 
-const HONOURED: &str = "Flags of kube-proxy (most have no effect beside --config)";
+const HONOURED: &str = "Flags of kube-proxy (most have no effect with --config)";
 const IDLE: &str = "Flags of kube-proxy, accepted without effect";
 
 /// The flags that set fields of the configuration. With `--config`, most of them have no effect.

@@ -24,7 +24,7 @@ pub use meta::{Completion, Man, Shell, ShowVersion};
 pub use services::{Services, ServicesOutput};
 pub use trace::Trace;
 
-/// shunt: Kubernetes Services on nftables, without a binary in between.
+/// shunt: Kubernetes Services on nftables, programmed over netlink.
 #[derive(Debug, Parser)]
 #[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Arguments {
@@ -36,25 +36,25 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Keep the node's rules equal to the cluster's Services, until stopped.
+    /// Keep the node's rules in step with the cluster's Services, until stopped.
     Run(Run),
-    /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
+    /// Print the ruleset that would be programmed, in nft's syntax; needs no kernel.
     Render(Render),
-    /// Compare the plan with the tables in the kernel. Writes nothing. Fails with 1 if there are differences, with 2 if it could not compare.
+    /// Compare the plan with the tables in the kernel, writing nothing; exit with 1 if they
+    /// differ, with 2 if they could not be compared.
     Diff(Diff),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
-    /// Check whether this node, its kernel and its cluster fit, before shunt runs here; fail if not.
+    /// Check whether shunt can run on this node, with its kernel and cluster; fail if not.
     #[command(mut_args(check::without_tasks))]
     Check(Check),
-    /// Explain what becomes of a connection to a Service, and why: the answer to "why does this
-    /// Service not answer from this pod?"
+    /// Explain what happens to a connection to a Service, and why.
     Explain(Explain),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
-    /// Follow real packets through all rules, and show what becomes of them.
+    /// Follow real packets through all rules, and show where they end up.
     Trace(Trace),
     /// Print the version, the build and the kernel.
     Version(ShowVersion),
@@ -72,7 +72,7 @@ pub struct Run {
     /// given several times.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Vec<PathBuf>,
-    /// Program once and exit: with 0 if the kernel has accepted every rule.
+    /// Program once and exit, with 0 if the kernel accepted every rule.
     #[arg(long)]
     pub once: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
@@ -187,10 +187,10 @@ pub struct Render {
 }))]
 pub struct Status {
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
-    /// Only exit with 0 if the agent of this container has programmed the rules, or waits until that
-    /// of another container ends: for the startup probe.
+    /// Exit with 0 once the agent of this container has programmed the rules: for the startup
+    /// probe.
     #[arg(long, conflicts_with = "output")]
     pub startup_probe: bool,
     /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
@@ -273,7 +273,7 @@ mod tests {
         for (words, level, output) in [
             ("shunt status", None, Format::Text),
             ("shunt status -v", Some("1"), Format::Text),
-            ("shunt status -v --output json", Some("1"), Format::Json),
+            ("shunt status -v -o json", Some("1"), Format::Json),
             ("shunt status --v=0 --output=json", Some("0"), Format::Json),
             ("shunt status -v 4", Some("4"), Format::Text),
         ] {

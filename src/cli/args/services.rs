@@ -20,7 +20,7 @@ pub struct Services {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
     pub output: ServicesOutput,
-    /// Show a new picture every two seconds, or as many as given, with the rate of new connections.
+    /// Refresh every two seconds, or every SECONDS, and show the rate of new connections.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "2", value_parser = seconds, conflicts_with = "manifests")]
     pub watch: Option<Duration>,
@@ -32,7 +32,7 @@ pub struct Services {
     #[arg(long, requires = "name", conflicts_with = "manifests")]
     pub connections: bool,
     /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
-    /// Can be given several times. The default are the objects of the running agent.
+    /// Can be given several times. The default is the objects of the running agent.
     #[arg(long, value_name = "PATH")]
     pub manifests: Vec<PathBuf>,
     /// Work in this network namespace: a name as in `ip netns`, or a path.

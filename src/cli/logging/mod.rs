@@ -88,7 +88,7 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
 }
 
 fn report_lost(lines: u64) {
-    tracing::warn!(lines, "lines of the log were lost here: nothing read standard error in time");
+    tracing::warn!(lines, "log lines were lost here: nothing read standard error in time");
 }
 
 /// Escapes each line, which the log writes with one call.

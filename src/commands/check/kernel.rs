@@ -192,8 +192,9 @@ fn table_ownership(wanted: bool, supported: &Result<bool, String>) -> Line {
         Ok(true) => Line::ok(name, "no other process can modify the tables of a running agent"),
         Ok(false) => Line::ok(
             name,
-            "this kernel has no tables with an owner that persist (Linux 6.9): the agent looks for \
-             modifications by other processes every second (--drift-check-period), and repairs them",
+            "this kernel cannot protect tables (Linux 6.9 can): every second \
+             (--drift-check-period) the agent checks for changes by other processes, and repairs \
+             them",
         ),
         Err(error) => Line::skip(name, format!("the kernel cannot be asked: {error}")),
     }
@@ -218,7 +219,7 @@ fn ipv6(facts: &Facts) -> Line {
     match facts.families.contains(&Family::V6) {
         true if lacks_tables => Line::warn(
             NAME,
-            "the node has it, its nf_tables have not; Services are reachable by IPv4 only",
+            "the node has it, but its nf_tables does not; Services are reachable by IPv4 only",
             "use a kernel with CONFIG_NF_TABLES_IPV6",
         ),
         true => Line::ok(NAME, "present"),

@@ -98,7 +98,7 @@ fn kube_proxy(facts: &Facts) -> Line {
              `shunt cleanup --kube-proxy --keep-own` beside shunt"
         }
     };
-    let guide = found.guide().map(|guide| format!("; {guide} has what changes"));
+    let guide = found.guide().map(|guide| format!("; see {guide} for what changes"));
     Line::warn(NAME, format!("found {found}"), remedy.to_owned() + &guide.unwrap_or_default())
 }
 

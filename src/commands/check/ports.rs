@@ -130,8 +130,8 @@ fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>
         None => facts.agent.is_some() || facts.has_kube_proxy,
     });
     if ends_with_the_switch {
-        let remedy = "nothing to do if kube-proxy, or the shunt before an update, has this port: it \
-                      is free when that process ends";
+        let remedy = "nothing to do if kube-proxy or, in an update, the old shunt holds this port: \
+                      it becomes free when that process ends";
         return Line::warn(name, text, remedy);
     }
     let remedy = format!("free the port, or set {field} to another one");

@@ -112,8 +112,8 @@ fn reverse_path_filter(facts: &Facts) -> Line {
         false => Line::ok(
             NAME,
             format!(
-                "strict on {}: there the kernel drops IPv4 packets whose source has its route \
-                 through another interface",
+                "strict on {}: there the kernel drops IPv4 packets whose route back leads through \
+                 another interface",
                 some_of(&facts.strict)
             ),
         ),

@@ -139,7 +139,8 @@ fn proxied(
     let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
     if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
         let text = format!(
-            "the agent cannot listen on {address}: {}; if another process has the port, it answers",
+            "the agent cannot listen on {address}: {}; if another process holds the port, it \
+             answers",
             unbound.reason
         );
         findings.push(Finding::new(Code::LoopbackPortTaken, text));
@@ -174,7 +175,8 @@ fn full_table(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> V
 
 /// Returns the verdict with regard to other programs' chains before shunt's rules.
 fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
-    let (verdict, code, text) = match &facts.before {
+    let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
+    let (judged, code, text) = match &facts.before {
         Passing::Passes => return verdict,
         _ if verdict == Verdict::NotAService => return verdict,
         Passing::Drops(by) => (
@@ -188,7 +190,8 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
             format!("another program rejects the packet before shunt's rules: {by}"),
         ),
         Passing::May(by) => (
-            Verdict::Unknown,
+            // A rule that may drop the packet does not make it arrive.
+            if has_no_service { verdict } else { Verdict::Unknown },
             Code::ForeignDropPossible,
             format!("another program may drop the packet before shunt's rules: {by}"),
         ),
@@ -198,8 +201,10 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
             format!("another program may translate the packet before shunt's rules: {by}"),
         ),
     };
-    findings.insert(0, Finding::new(code, text));
-    verdict
+    // A possible cause comes behind the certain ones.
+    let place = if judged == verdict && has_no_service { findings.len() } else { 0 };
+    findings.insert(place, Finding::new(code, text));
+    judged
 }
 
 /// Judges a translated packet by the fates of its possible endpoints.
@@ -314,7 +319,7 @@ fn fate(
     let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
     if let Some(tracked) = tracked.filter(|_| fate == Fate::Delivered) {
         let text = format!(
-            "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
+            "endpoint {backend} has not answered {} tracked connections, but {} others; --probe \
              shows whether it answers now",
             tracked.waiting,
             match tracked.answered {
@@ -362,10 +367,8 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         findings.push(Finding::new(Code::NotCommittedYet, text));
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
-        let text = format!(
-            "{}, for {:.0} s: this is the state of before",
-            trouble.reason, trouble.seconds
-        );
+        let text =
+            format!("{}, for {:.0} s: this is the earlier state", trouble.reason, trouble.seconds);
         findings.push(Finding::new(Code::ApiStale, text));
     }
     if !status.kube_proxy.is_nothing() {

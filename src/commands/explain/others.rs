@@ -4,7 +4,9 @@ use nfnetlink::nft::{
     AttachedChain, Error, Interface, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
+use nfnetlink::xtables::legacy_tables_in_effect;
 use shunt_core::explain::{Choice, Entry, Packet};
+use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
 
 use super::facts::{Passing, Reach};
@@ -19,9 +21,6 @@ const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
 const NAT_DST: i32 = -100;
 /// The priority of source NAT (`NF_IP_PRI_NAT_SRC`).
 const NAT_SRC: i32 = 100;
-/// The tables of legacy iptables that are in use, which nf_tables does not list.
-const LEGACY: [&str; 2] =
-    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
 
 /// The base chains of other programs.
 pub(super) struct Others {
@@ -64,11 +63,19 @@ impl Others {
         let matters = |chain: &AttachedChain| chain.rules > 0 || chain.drops_by_default;
         let mut chains = socket.base_chains()?;
         chains.retain(|chain| !own(chain) && matters(chain));
-        let names = std::fs::read_to_string(LEGACY[packet.family() as usize]).unwrap_or_default();
-        let legacy: Vec<&str> = names.split_whitespace().collect();
-        let unjudged = (!legacy.is_empty()).then(|| {
-            format!("legacy iptables has tables that are not judged here: {}", legacy.join(", "))
-        });
+        let family = match packet.family() {
+            Family::V4 => nfnetlink::Family::Ip,
+            Family::V6 => nfnetlink::Family::Ip6,
+        };
+        // nf_tables does not list them.
+        let unjudged = match legacy_tables_in_effect(family) {
+            Ok(names) if names.is_empty() => None,
+            Ok(names) => Some(format!(
+                "legacy iptables has rules that are not judged here, in the tables {}",
+                names.join(", ")
+            )),
+            Err(error) => Some(format!("the rules of legacy iptables could not be read: {error}")),
+        };
         let output = match route_to(RouteQuery::to(packet.destination)) {
             Ok(RouteAnswer::Route(route)) => route.output,
             _ => None,

@@ -227,9 +227,8 @@ impl Explanation {
             return;
         }
         self.findings.retain(|finding| finding.code != Code::KernelDiffers.as_str());
-        self.unknown.push(
-            "whether the kernel agrees with the plan: the objects change all the time".to_owned(),
-        );
+        self.unknown
+            .push("whether the kernel agrees with the plan: the objects keep changing".to_owned());
         self.summary = text::summary(self);
     }
 

@@ -35,7 +35,7 @@ pub(super) fn summary(explanation: &Explanation) -> String {
                 (0, _) | (_, 0) => reason.to_owned(),
                 (_, free_count) => {
                     let all = blocked.len() + free_count;
-                    format!("{free_count} of {all} endpoints at random get it; {reason}")
+                    format!("{free_count} of {all} endpoints can be reached; {reason}")
                 }
             }
         }
@@ -151,7 +151,7 @@ impl Explanation {
             rows.more(&format!("  {line}"), from)?;
         }
         if let more @ 1.. = self.endpoints.len().saturating_sub(MAX_ENDPOINTS) {
-            rows.more(&format!("  … and {more} more (--output json)"), "")?;
+            rows.more(&format!("  … and {more} more (-o json)"), "")?;
         }
         if used.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 //! Owns: the picture ([`Picture`]) that the command takes of the agent's objects and of the kernel's
 //! verdict maps, as text and as JSON, and the numbers of tracked connections ([`connections`]).
 //!
-//! Field names of the JSON are an interface, described in `docs/services.md`: new ones may come,
+//! Field names of the JSON are an interface, described in `docs/json.md`: new ones may come,
 //! existing ones stay.
 
 pub mod connections;

@@ -17,8 +17,8 @@ use super::connections::TrackedConnections;
 use super::{
     Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source, State, Tracked,
 };
-use crate::dataplane::{Verdict, Verdicts};
-use crate::serve::directory;
+use crate::dataplane::{self, Verdict, Verdicts};
+
 use crate::serve::status::{Status, Time};
 
 /// The Services of a picture.
@@ -69,7 +69,7 @@ pub struct Sources<'a> {
     /// The agent and its revision; `None` for manifests.
     pub agent: Option<(&'a Status, u64)>,
     /// The last changes of Services.
-    pub last_changes: &'a [(ObjectName, directory::LastChange)],
+    pub last_changes: &'a [(ObjectName, dataplane::LastChange)],
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
@@ -127,9 +127,7 @@ pub fn picture(
         quarantined: quarantined.collect(),
         last_changes: last_changes.iter().map(|(name, last)| (name, last)).collect(),
     };
-    let mut services: Vec<&model::Service> =
-        store.services().filter(|service| selected.has(&service.name)).collect();
-    services.sort_by_key(|service| &service.name);
+    let services = store.services().filter(|service| selected.has(&service.name));
     let ignored = store.ignored().keys().filter(|name| selected.has(name));
     let ignored = ignored.filter_map(|name| {
         let finding = why_ignored(name, store)?;
@@ -147,7 +145,7 @@ pub fn picture(
         source: if agent.is_some() { Source::Agent } else { Source::Manifests },
         revision: agent.map(|(_, revision)| revision),
         problems,
-        services: services.into_iter().map(|service| painter.service(service)).collect(),
+        services: services.map(|service| painter.service(service)).collect(),
         ignored: ignored.collect(),
     }
 }
@@ -160,7 +158,7 @@ struct Painter<'a> {
     conflicts: HashMap<FrontendKey, Vec<&'a Conflict>>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
-    last_changes: HashMap<&'a ObjectName, &'a directory::LastChange>,
+    last_changes: HashMap<&'a ObjectName, &'a dataplane::LastChange>,
 }
 
 impl Painter<'_> {

@@ -11,8 +11,8 @@ use shunt_core::model::{
 use shunt_core::plan::{ChainName, Desired, FrontendKey, Options, Pools};
 
 use super::{Columns, Kernel, Selected, Sources, differing, picture};
+use crate::dataplane::LastChange;
 use crate::dataplane::{Installed, Verdict, Verdicts};
-use crate::serve::directory::LastChange;
 use crate::serve::status::{Status, Time};
 
 const VIP: FrontendKey = FrontendKey::Address(

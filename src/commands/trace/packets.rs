@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, TraceVerdict};
+use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, Verdict};
 
 use super::TABLE;
 use super::table::Marker;
@@ -24,7 +24,7 @@ pub struct Step {
     /// The rule by its handle, or the policy.
     pub step: TraceStep,
     /// The verdict.
-    pub verdict: TraceVerdict,
+    pub verdict: Verdict,
 }
 
 /// The first reply to a packet.
@@ -158,7 +158,7 @@ impl Packet {
             Some(Marker::Start | Marker::Reply | Marker::Translated) => {}
             None => {
                 let step = Step::of(event);
-                if matches!(event.verdict, TraceVerdict::Drop | TraceVerdict::Stolen) {
+                if matches!(event.verdict, Verdict::Drop | Verdict::Stolen) {
                     self.dropped = Some(step.clone());
                 }
                 self.steps.push(step);
@@ -200,7 +200,7 @@ impl Packets {
         let replied =
             |packet: &&mut Packet| packet.reply.as_ref().is_some_and(|reply| reply.id == event.id);
         if let Some(packet) = self.open.iter_mut().find(replied) {
-            let dropped = event.verdict == TraceVerdict::Drop && marker.is_none();
+            let dropped = event.verdict == Verdict::Drop && marker.is_none();
             if let Some(reply) = packet.reply.as_mut().filter(|_| dropped) {
                 reply.dropped = Some(Step::of(event));
             }
@@ -269,7 +269,7 @@ mod tests {
             table: table.to_owned(),
             chain: chain.to_owned(),
             step: TraceStep::Rule(1),
-            verdict: TraceVerdict::Continue,
+            verdict: Verdict::Continue,
             mark: 0,
             input: Some(3),
             output: Some(4),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn dropped(event: TraceEvent) -> TraceEvent {
-        TraceEvent { verdict: TraceVerdict::Drop, ..event }
+        TraceEvent { verdict: Verdict::Drop, ..event }
     }
 
     /// Returns packets with one that has begun.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use nfnetlink::Family;
-use nfnetlink::nft::{self, AttachedChain, NfProto, RuleNote, Socket, TraceStep, TraceVerdict};
+use nfnetlink::nft::{self, AttachedChain, DumpedRule, NfProto, Socket, TraceStep, Verdict};
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
 use serde::Serialize;
 use shunt_core::model::{self, Protocol};
@@ -86,8 +86,7 @@ impl StepReport {
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
-const EARLIER: &str =
-    "it belongs to a flow that was there before, which meets no rule for new ones";
+const EARLIER: &str = "it belongs to an existing flow, which meets no rules for new ones";
 
 /// Words for the numbers in the events of the kernel.
 pub(super) struct Words {
@@ -98,7 +97,7 @@ pub(super) struct Words {
     rules: BTreeMap<u64, LiveRule>,
     chains: Vec<AttachedChain>,
     links: Vec<Link>,
-    notes: BTreeMap<(NfProto, String, String, u64), Option<RuleNote>>,
+    notes: BTreeMap<(NfProto, String, String, u64), Option<DumpedRule>>,
 }
 
 impl Words {
@@ -138,13 +137,13 @@ impl Words {
     }
 
     /// Reads comment and refusal of a rule, once.
-    fn note(&mut self, step: &Step) -> Option<RuleNote> {
+    fn note(&mut self, step: &Step) -> Option<DumpedRule> {
         let TraceStep::Rule(handle) = step.step else { return None };
         let key = (step.family, step.table.clone(), step.chain.clone(), handle);
         if let Some(note) = self.notes.get(&key) {
             return note.clone();
         }
-        let note = self.socket.rule_note(step.family, &step.table, &step.chain, handle);
+        let note = self.socket.rule(step.family, &step.table, &step.chain, handle);
         // A rule that cannot be read is shown by its number.
         let note = note.ok().flatten();
         self.notes.insert(key, note.clone());
@@ -198,7 +197,7 @@ impl Words {
             Some(rule) => rule.comment.as_ref().map(ToString::to_string),
             None => note.and_then(|note| note.comment),
         };
-        let follows = !matches!(step.verdict, TraceVerdict::Continue | TraceVerdict::Accept);
+        let follows = !matches!(step.verdict, Verdict::Continue | Verdict::Accept);
         let set = rule.as_ref().and_then(|rule| rule.dispatches).filter(|_| follows);
         let chose = rule.as_ref().is_some_and(|rule| rule.balances) && packet.is_translated();
         Some(StepReport {
@@ -212,7 +211,7 @@ impl Words {
             verdict: step.verdict.to_string(),
             element: set.and_then(|set| self.element(set, packet)),
             backend: Some(packet.last.destination)
-                .filter(|_| chose && step.verdict == TraceVerdict::Accept),
+                .filter(|_| chose && step.verdict == Verdict::Accept),
         })
     }
 
@@ -291,7 +290,7 @@ impl Words {
     fn dropped(&mut self, step: &Step) -> (&'static str, Option<String>, Option<String>) {
         let note = self.note(step);
         let outcome = match &note {
-            Some(note) if note.rejects => "refused",
+            Some(note) if note.rejects() => "refused",
             _ => "dropped",
         };
         let is_without_endpoints = self.is_own(step) && step.chain == NO_ENDPOINTS;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use nfnetlink::Family;
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
-    TABLE_OWNER,
+    TABLE_OWNER, Wanted,
 };
 use nfnetlink::socket::{Bus, sockets};
 use nix::errno::Errno;
@@ -215,7 +215,7 @@ fn fill(
             Marker::Reply if !replies => continue,
             Marker::Reply => first_replies(family, target),
             // The kernel sends the headers of a packet with a rule that matches, not with a policy.
-            _ => vec![Expr::L4Proto(KEY), equals(vec![target.protocol.number()])],
+            _ => vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])],
         };
         batch.add_chain(family, TABLE, name, Some(base));
         batch.add_rule(family, TABLE, name, &rule, None);
@@ -237,15 +237,21 @@ fn after_address(family: Family) -> Register {
 fn trace_once(set: &str) -> [Expr; 4] {
     let set = || set.to_owned();
     [
-        Expr::InSet { negate: true, set: set(), key: KEY },
-        Expr::AddToSet { set: set(), key: KEY, timeout: REMEMBER_MILLISECONDS },
-        Expr::Immediate { bytes: vec![1], to: KEY },
-        Expr::SetTrace(KEY),
+        Expr::Lookup { set: set(), key: KEY, wanted: Wanted::NoMember },
+        Expr::Update {
+            set: set(),
+            key: KEY,
+            data: None,
+            timeout: REMEMBER_MILLISECONDS,
+            renew: false,
+        },
+        Expr::Value { bytes: vec![1], to: KEY },
+        Expr::SetMeta { key: libc::NFT_META_NFTRACE, from: KEY },
     ]
 }
 
 fn equals(with: Vec<u8>) -> Expr {
-    Expr::Compare { register: KEY, negate: false, with }
+    Expr::equals(KEY, with)
 }
 
 fn bytes(address: IpAddr) -> Vec<u8> {
@@ -263,29 +269,28 @@ fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
         Family::Ip => (12, 16, 4),
         Family::Ip6 => (8, 24, 16),
     };
-    let transport = |offset, length| Expr::TransportHeader { offset, length, to: KEY };
-    let mut rule = vec![Expr::NetworkHeader { offset: destination, length, to: KEY }];
+    let transport = |offset, length| Expr::transport(offset, length, KEY);
+    let mut rule = vec![Expr::network(destination, length, KEY)];
     rule.push(equals(bytes(target.to.ip())));
     if let Some(from) = target.from {
-        rule.push(Expr::NetworkHeader { offset: source, length, to: KEY });
+        rule.push(Expr::network(source, length, KEY));
         rule.push(equals(bytes(from)));
     }
-    rule.extend([Expr::L4Proto(KEY), equals(vec![target.protocol.number()])]);
+    rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
     rule.extend([transport(2, 2), equals(target.to.port().to_be_bytes().to_vec())]);
     match target.protocol {
         Protocol::Tcp => {
             // SYN of the flags FIN, SYN, RST and ACK.
-            let (mask, xor) = (vec![0x17], vec![0]);
             rule.push(transport(13, 1));
-            rule.push(Expr::Bitwise { register: KEY, mask, xor });
+            rule.push(Expr::mask(KEY, [0x17], [0]));
             rule.push(equals(vec![0x02]));
         }
         Protocol::Udp => {}
         // The type of the first chunk.
         Protocol::Sctp => rule.extend([transport(12, 1), equals(vec![1])]),
     }
-    rule.push(Expr::NetworkHeader { offset: source, length, to: KEY });
-    rule.push(Expr::TransportHeader { offset: 0, length: 2, to: after_address(family) });
+    rule.push(Expr::network(source, length, KEY));
+    rule.push(Expr::transport(0, 2, after_address(family)));
     rule.extend(trace_once(CLIENTS));
     rule
 }
@@ -295,14 +300,21 @@ fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
 fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
     /// `IP_CT_DIR_REPLY`.
     const REPLY: u8 = 1;
-    let v6 = family == Family::Ip6;
-    let mut rule = vec![Expr::CtDirection(KEY), equals(vec![REPLY])];
-    rule.push(Expr::CtOriginalDestination { v6, to: KEY });
+    /// `IP_CT_DIR_ORIGINAL`.
+    const ORIGINAL: Option<u8> = Some(0);
+    let (source, destination) = match family {
+        Family::Ip => (libc::NFT_CT_SRC_IP, libc::NFT_CT_DST_IP),
+        Family::Ip6 => (libc::NFT_CT_SRC_IP6, libc::NFT_CT_DST_IP6),
+    };
+    let original = |key, to| Expr::Ct { key, direction: ORIGINAL, to };
+    let direction = Expr::Ct { key: libc::NFT_CT_DIRECTION, direction: None, to: KEY };
+    let mut rule = vec![direction, equals(vec![REPLY])];
+    rule.push(original(destination, KEY));
     rule.push(equals(bytes(target.to.ip())));
-    rule.push(Expr::CtOriginalSource { v6, to: KEY });
-    rule.push(Expr::CtOriginalSourcePort(after_address(family)));
+    rule.push(original(source, KEY));
+    rule.push(original(libc::NFT_CT_PROTO_SRC, after_address(family)));
     // Only of clients whose first packet was traced.
-    rule.push(Expr::InSet { negate: false, set: CLIENTS.to_owned(), key: KEY });
+    rule.push(Expr::Lookup { set: CLIENTS.to_owned(), key: KEY, wanted: Wanted::Member });
     rule.extend(trace_once(ANSWERED));
     rule
 }

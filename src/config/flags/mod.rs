@@ -180,8 +180,8 @@ impl Flags {
         self.apply(|flag| flag.beside_file, &mut draft, problems);
         for (flag, value) in self.0.iter().filter(|(flag, _)| !flag.beside_file) {
             let reason = match flag.field {
-                "" => "has no effect beside --config".to_owned(),
-                field => format!("has no effect beside --config; write {field} into the file"),
+                "" => "has no effect with --config".to_owned(),
+                field => format!("has no effect with --config; write {field} into the file"),
             };
             let problem = Diagnostic::new(Severity::Warning, path(flag), reason);
             problems.push(problem.with_value(value));

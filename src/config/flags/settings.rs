@@ -59,8 +59,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "PORT",
         "healthzBindAddress",
         |draft, value| number(&mut draft.healthz_port, value),
-        "Deprecated: 0 turns /healthz off; another port counts with a --healthz-bind-address \
-         without port.",
+        "Deprecated: 0 turns /healthz off; another port applies to a --healthz-bind-address \
+         without one.",
     ),
     Flag::new(
         "metrics-bind-address",
@@ -74,8 +74,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "PORT",
         "metricsBindAddress",
         |draft, value| number(&mut draft.metrics_port, value),
-        "Deprecated: 0 turns /metrics off; another port counts with a --metrics-bind-address \
-         without port.",
+        "Deprecated: 0 turns /metrics off; another port applies to a --metrics-bind-address \
+         without one.",
     ),
     Flag::new(
         "bind-address-hard-fail",
@@ -193,15 +193,15 @@ pub(super) const FLAGS: &[Flag] = &[
         "COUNT",
         "conntrack.maxPerCore",
         |draft, value| number(&mut draft.configuration.conntrack.max_per_core, value),
-        "Maximum of tracked connections per CPU, 1048576 in total; default: 32768. 0 leaves it \
-         unchanged.",
+        "Maximum number of tracked connections per CPU, 1048576 in total; default: 32768. 0 leaves \
+         it unchanged.",
     ),
     Flag::new(
         "conntrack-min",
         "COUNT",
         "conntrack.min",
         |draft, value| number(&mut draft.configuration.conntrack.min, value),
-        "Minimum of the limit of tracked connections; default: 131072.",
+        "Minimum for the limit of tracked connections; default: 131072.",
     ),
     Flag::new(
         "conntrack-tcp-timeout-established",
@@ -222,7 +222,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "",
         "conntrack.tcpBeLiberal",
         |draft, value| switch(&mut draft.configuration.conntrack.tcp_be_liberal, value),
-        "Track TCP packets outside the window, too.",
+        "Also track TCP packets outside the window.",
     ),
     Flag::new(
         "conntrack-udp-timeout",
@@ -256,7 +256,7 @@ pub(super) const FLAGS: &[Flag] = &[
             text(&mut draft.configuration.shunt.load_balancing, value)
         },
         "Choose endpoints at random, or by a hash of the client, so that every node chooses the same \
-         one; a Service's annotation shunt.dev/load-balancing overrides it; default: random.",
+         one; an annotation of a Service overrides it; default: random.",
     )
     .own(),
 ];

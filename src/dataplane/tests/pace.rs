@@ -20,7 +20,7 @@ fn changes_that_wait_form_one_transaction() {
     }
     world.settle();
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
-    assert_eq!(world.snapshot().objects.endpoints, 2);
+    assert_eq!(world.snapshot().store.endpoint_count(), 2);
     assert_eq!(world.backlog.oldest(), None);
 }
 
@@ -122,8 +122,8 @@ fn snapshot_counts_what_the_kernel_holds() {
         assert_eq!(snapshot.elements[0][set as usize], listed, "{}", set.name());
     }
     assert!(snapshot.is_owner);
-    assert_eq!(snapshot.objects.services, 1);
-    assert_eq!(snapshot.node_is_eligible, None);
+    assert_eq!(snapshot.store.service_count(), 1);
+    assert_eq!(snapshot.store.node(), None);
 }
 
 #[test]

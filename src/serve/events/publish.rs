@@ -29,8 +29,7 @@ const MAX_NOTE: usize = 1024;
 const MAX_NAME: usize = 253;
 const MAX_INSTANCE: usize = 128;
 /// The delay of Events about Services, and the maximum of its random part: several nodes send them,
-/// and most of those then find that the Event exists. Meanwhile the directory gets the changes that
-/// the dataplane has just programmed.
+/// and most of those then find that the Event exists.
 const MIN_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The pauses before the retries of an Event, which is lost after the last one. Each is prolonged by

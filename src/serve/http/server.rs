@@ -113,8 +113,8 @@ impl Server {
                 Err(error) if reported.is_none() => {
                     tracing::error!(
                         %address, %error,
-                        "cannot serve {purpose} ({field}), retrying every {} s; if another \
-                         process has the port, it answers meanwhile; the rules stay up to date",
+                        "cannot serve {purpose} ({field}), retrying every {} s; if another process \
+                         holds the port, it answers meanwhile; the rules stay up to date",
                         retry.as_secs(),
                     );
                     (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });

@@ -113,7 +113,7 @@ impl KubeProxy {
             last_queued: vector(
                 registry,
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "Time of the last change that a source reported",
+                "Time of the last change reported by a source",
                 Timestamp::default,
             ),
             network_programming: PerFamily::register(

@@ -69,7 +69,7 @@ pub struct State {
     pub elements: Vec<(&'static str, PerFamily)>,
     /// Gone endpoints to which connections are reset.
     pub gone_endpoints: PerFamily,
-    /// Frontends that a Service does not get, because another Service has them.
+    /// Frontends that a Service does not get, because another Service holds them.
     pub frontend_conflicts: usize,
     /// Service ports with a frontend that the kernel refuses.
     pub quarantined_service_ports: usize,

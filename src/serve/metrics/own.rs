@@ -52,7 +52,7 @@ impl Own {
         let registry = registry.sub_registry_with_prefix("shunt");
         registry.register(
             "log_lines_lost",
-            "Lines of the log that were lost because nothing read standard error in time",
+            "Log lines lost because nothing read standard error in time",
             lost_log_lines,
         );
         let own = Own {
@@ -60,7 +60,7 @@ impl Own {
             commit_duration: histogram(
                 registry,
                 "commit_duration_seconds",
-                "Time of the kernel for a transaction",
+                "Time that the kernel takes for a transaction",
                 Histogram::new(exponential_buckets(0.000_1, 2.0, 17)),
             ),
             commit_bytes: histogram(
@@ -111,7 +111,7 @@ impl Own {
                 "Endpoints that terminated, and whose established connections are reset",
                 Gauge::default,
             ),
-            services: plain_gauge(registry, "services", "Services that the agent knows"),
+            services: plain_gauge(registry, "services", "Services known to the agent"),
             without_endpoints: PerFamily::register(
                 registry,
                 families,
@@ -122,12 +122,12 @@ impl Own {
             endpoint_slices: plain_gauge(
                 registry,
                 "endpoint_slices",
-                "EndpointSlices that the agent knows",
+                "EndpointSlices known to the agent",
             ),
             frontend_conflicts: plain_gauge(
                 registry,
                 "frontend_conflicts",
-                "Frontends that a Service does not get, because another Service has them",
+                "Frontends that a Service does not get, because another Service holds them",
             ),
             quarantined_service_ports: plain_gauge(
                 registry,
@@ -137,7 +137,7 @@ impl Own {
             unbound_ports: vector(
                 registry,
                 "unbound_ports",
-                "Ports that a server cannot bind, usually because another process has them",
+                "Ports that a server cannot bind, usually because another process holds them",
                 Gauge::default,
             ),
             watch_restarts: vector(

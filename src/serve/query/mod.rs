@@ -4,15 +4,16 @@
 //! The thread that answers is not the dataplane's: a question never delays a commit, and gets an
 //! answer even if the dataplane hangs.
 
+mod excerpt;
 mod socket;
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
-use crate::serve::directory::{Excerpt, Selection};
 use crate::serve::status::Status;
 
+pub use excerpt::{Excerpt, Selection};
 pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, ask_visible, serve};
 
 /// A question to the agent.

@@ -16,8 +16,8 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::{Answer, Objects, Question, Refresh};
-use crate::serve::directory::Selection;
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
+use crate::serve::query::Selection;
 use crate::serve::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
@@ -46,8 +46,9 @@ pub enum NoAnswer {
     Deaf,
     /// A process that must not run an agent has the socket.
     #[error(
-        "a process of user {user} ({}) has the socket of shunt, and only an agent of root or of one's own user \
-         is asked; if it is an agent, run this command as user {user}; if not, end the process",
+        "the socket of shunt belongs to a process of user {user} ({}), and commands ask only \
+         agents of root or of their own user; if it is an agent, run this command as user {user}; \
+         if not, end the process",
         Peer::name(*.process)
     )]
     Impostor {
@@ -70,9 +71,9 @@ pub enum NoAnswer {
     },
     /// The agent closed the connection, although it answers this process.
     #[error(
-        "shunt ({}) closed the connection without an answer: it ends, or its version does not \
-         know the question of this command (version {OWN}); try again, or run the command with the \
-         agent's own binary",
+        "shunt ({}) closed the connection without an answer: it is stopping, or does not know the \
+         question of this command (version {OWN}); try again, or run the command with the agent's \
+         own binary",
         Peer::name(*.0)
     )]
     Closed(i32),

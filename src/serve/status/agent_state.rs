@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
+use shunt_core::plan::{GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
@@ -75,22 +75,22 @@ pub enum Following {
 }
 
 impl AgentState {
+    /// Makes the state of an agent that has not synced: its dataplane has this one.
+    #[must_use]
+    pub fn new(snapshot: Snapshot) -> AgentState {
+        let inner = Inner { snapshot: Arc::new(snapshot), ..Inner::default() };
+        AgentState(Arc::new(Mutex::new(inner)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each value is consistent by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the options of the plan in force; the defaults before the first plan.
+    /// Returns the dataplane as of the last sync; before that, what it knew at the start.
     #[must_use]
-    pub fn options(&self) -> Options {
-        let inner = self.lock();
-        inner.snapshot.node_context.as_ref().map_or_else(Options::default, |it| it.options.clone())
-    }
-
-    /// Returns the node context of the plan in force; `None` before the first plan.
-    #[must_use]
-    pub fn node_context(&self) -> Option<Arc<NodeContext>> {
-        self.lock().snapshot.node_context.clone()
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.lock().snapshot.clone()
     }
 
     /// Notes a new source and the node that it is for.
@@ -243,10 +243,10 @@ fn counts(snapshot: &Snapshot) -> Counts {
     let gone: Families = snapshot.gone_endpoints.into();
     let gone = (gone != Families::default()).then(|| (GONE_ENDPOINTS.to_owned(), gone));
     Counts {
-        services: snapshot.objects.services,
-        service_ports: snapshot.objects.service_ports,
-        endpoint_slices: snapshot.objects.endpoint_slices,
-        endpoints: snapshot.objects.endpoints,
+        services: snapshot.store.service_count(),
+        service_ports: snapshot.store.service_port_count(),
+        endpoint_slices: snapshot.store.slice_count(),
+        endpoints: snapshot.store.endpoint_count(),
         frontends: snapshot.frontends.into(),
         elements: sets.map(|set| (set.name().to_owned(), elements(set))).chain(gone).collect(),
     }

@@ -97,7 +97,7 @@ impl WithoutNode {
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Option<WithoutNode> {
         let context = snapshot.node_context.as_ref()?;
-        let is_lacking = context.options.requires_node && snapshot.node_is_eligible.is_none();
+        let is_lacking = context.options.requires_node && snapshot.store.node().is_none();
         let how = match context.node {
             Some(_) => WithoutNode::LastKnown,
             None => WithoutNode::Closed,
@@ -188,7 +188,7 @@ pub struct Rules {
     pub counts: Counts,
     /// Frontends that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
-    /// Frontends that a Service does not get, because another Service has them.
+    /// Frontends that a Service does not get, because another Service holds them.
     pub conflicts: Vec<Conflict>,
     /// Services whose hash tables or weights would need too many elements, as `namespace/name`.
     pub oversized: Vec<String>,

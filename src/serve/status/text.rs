@@ -111,13 +111,13 @@ impl Status {
             let super::UnboundServer { purpose, field, address, reason } = port;
             format!(
                 "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
-                 has the port, it answers the probes"
+                 holds the port, it answers the probes"
             )
         }));
         match self.lost_log_lines {
             0 => {}
             lost => warnings.push(format!(
-                "{lost} lines of the log were lost since the start: nothing read standard error in \
+                "{lost} log lines were lost since the start: nothing read standard error in \
                  time"
             )),
         }
@@ -133,14 +133,14 @@ impl Status {
             ));
         }
         if let Some(trouble) = &self.taken_node_ports.trouble {
-            warnings.push(format!("other processes on node ports are not found: {trouble}"));
+            warnings.push(format!("cannot look for other processes on node ports: {trouble}"));
         }
         some(&mut warnings, &self.taken_node_ports.ports, most, "taken node ports", |taken| {
             format!("{taken}; {}", taken.remedy())
         });
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
-            format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")
+            format!("Service {loser} does not get {frontend}, which {winner} holds: {reason}")
         });
         some(&mut warnings, oversized, most, "Services with too many elements", |service| {
             format!("Service {service}: {OVERSIZED}")
@@ -156,7 +156,7 @@ impl Status {
             let Unbound { service, address, reason } = port;
             format!(
                 "cannot listen on {address} for the node port of Service {service}: {reason}; if \
-                 another process has the port, it answers there"
+                 another process holds the port, it answers there"
             )
         });
         (problems, warnings)

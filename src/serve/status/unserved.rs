@@ -108,7 +108,7 @@ impl Lacking {
                 writeln!(f, "{:<12} {}", "", escape::line(service))?;
             }
             if let more @ 1.. = self.services.len().saturating_sub(MAX_SHOWN) {
-                writeln!(f, "{:<12} … and {more} more Services (--output json)", "")?;
+                writeln!(f, "{:<12} … and {more} more Services (-o json)", "")?;
             }
         }
         Ok(())
@@ -146,6 +146,6 @@ mod tests {
         let status = super::super::Status { rules, ..Default::default() };
         let lines = |verbose| status.text(verbose).to_string().matches("shop/web-").count();
         assert_eq!((lines(false), lines(true)), (0, MAX_SHOWN));
-        assert!(status.text(true).to_string().contains("… and 900 more Services (--output json)"));
+        assert!(status.text(true).to_string().contains("… and 900 more Services (-o json)"));
     }
 }

@@ -11,16 +11,17 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::io::{PipeReader, PipeWriter};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 /// The interval of checks of a path that is missing or cannot be watched.
-const RETRY_MILLISECONDS: u16 = 1000;
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The number of reads from the queue of events before the events are handled. Each read returns up
 /// to 4 kB of events; a process that writes all the time must not starve the handling.
@@ -108,6 +109,12 @@ pub struct Todo {
     pub files: BTreeMap<(usize, OsString), bool>,
 }
 
+impl AsFd for Paths {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
 impl Paths {
     /// Prepares watches for these files or directories; in directories, for files with relevant
     /// names. [`Paths::watch`] starts them.
@@ -127,20 +134,34 @@ impl Paths {
     /// # Errors
     /// If the kernel refuses the wait.
     pub fn wait(&self) -> Result<Option<Todo>, Error> {
-        let again = self.roots.iter().any(|root| root.retry);
-        let timeout = if again { PollTimeout::from(RETRY_MILLISECONDS) } else { PollTimeout::NONE };
-        let mut todo = Todo::default();
+        let timeout = self.retry_after().and_then(|pause| PollTimeout::try_from(pause).ok());
         let mut events = [
             PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.stop.as_fd(), PollFlags::empty()),
         ];
-        match poll(&mut events, timeout) {
-            Ok(0) => todo.roots.extend((0..self.roots.len()).filter(|&r| self.roots[r].retry)),
-            Ok(_) if events[1].any() == Some(true) => return Ok(None),
-            Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Some(todo)),
-            Err(reason) => return Err(Error::Wait { reason }),
+        match poll(&mut events, timeout.unwrap_or(PollTimeout::NONE)) {
+            Ok(_) if events[1].any() == Some(true) => Ok(None),
+            Ok(ready) => self.take(ready == 0).map(Some),
+            Err(Errno::EINTR) => Ok(Some(Todo::default())),
+            Err(reason) => Err(Error::Wait { reason }),
         }
+    }
+
+    /// Returns the pause after which to look at paths that no event reports, if there are any.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.roots.iter().any(|root| root.retry).then_some(RETRY)
+    }
+
+    /// Takes what the events that have arrived report, without waiting: the descriptor is readable
+    /// when there are any. `retries` adds the paths that no event reports.
+    ///
+    /// # Errors
+    /// If the kernel refuses to read the events.
+    pub fn take(&self, retries: bool) -> Result<Todo, Error> {
+        let mut todo = Todo::default();
+        let unreported = (0..self.roots.len()).filter(|&root| retries && self.roots[root].retry);
+        todo.roots.extend(unreported);
         for _ in 0..COALESCE {
             match self.inotify.read_events() {
                 Ok(events) => events.iter().for_each(|event| self.note(event, &mut todo)),
@@ -148,7 +169,7 @@ impl Paths {
                 Err(reason) => return Err(Error::Wait { reason }),
             }
         }
-        Ok(Some(todo))
+        Ok(todo)
     }
 
     /// Sets the watches of a path, so that [`Paths::wait`] reports later changes. Call it before

@@ -1,26 +1,28 @@
 //! The HTTP client: one shared connection, with pings that detect a dead server.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Uri;
-use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use hyper::http::Request;
 use hyper::rt::{Read, Write};
 use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy::connect::proxy::SocksV5;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
-use kube::client::ConfigExt;
+use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use super::access::Prepared;
 use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use super::failure::innermost;
 use super::http::{self, Http};
-use super::proxy::{Credentials, ProxyKind};
-use super::requests::{ObserverLayer, RequestObserver};
+use super::proxy::{Credentials, Proxy, ProxyKind};
+use super::requests::{RequestObserver, observed};
 use super::server_name::server_name;
 use super::token::Token;
-use super::tunnel::Tunnel;
 use super::{Access, AccessError, ContentType};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
@@ -58,14 +60,14 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     };
     let through = format!(" through the proxy {proxy}");
     match proxy.kind {
-        ProxyKind::Http => client_over(Tunnel::new(proxy, tcp), &config, token, &through, observer),
+        ProxyKind::Http => client_over(tunnel(proxy, tcp), &config, token, &through, observer),
         ProxyKind::Https => {
             let https = HttpsConnectorBuilder::new()
                 .with_tls_config(config.rustls_client_config()?)
                 .https_only()
                 .enable_http1()
                 .wrap_connector(tcp);
-            client_over(Tunnel::new(proxy, https), &config, token, &through, observer)
+            client_over(tunnel(proxy, https), &config, token, &through, observer)
         }
         ProxyKind::Socks5 => {
             let mut socks = SocksV5::new(proxy.url, tcp);
@@ -75,6 +77,45 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
             client_over(socks, &config, token, &through, observer)
         }
     }
+}
+
+/// Returns a connector through an HTTP proxy, to which `inner` connects.
+fn tunnel<C>(proxy: Proxy, inner: C) -> BoxCloneSyncService<Uri, C::Response, BoxError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connected + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    let authorization = proxy.authorization();
+    let wrong = match authorization {
+        Some(_) => "the proxy does not accept the credentials in its URL (407)",
+        None => "the proxy requires credentials (407); give them in its URL",
+    };
+    let inner = inner.map_err(|error: C::Error| {
+        let error: BoxError = error.into();
+        format!("the proxy cannot be reached: {}", innermost(&*error))
+    });
+    let mut tunnel = Tunnel::new(proxy.url, inner);
+    if let Some(header) = authorization {
+        tunnel = tunnel.with_auth(header);
+    }
+    let tunnel = tunnel
+        .map_err(move |error| {
+            let error: BoxError = error.into();
+            match error.to_string().ends_with("authorization required") {
+                true => wrong.into(),
+                false => error,
+            }
+        })
+        // The tunnel takes 443 for the port of any server without one.
+        .map_request(|server: Uri| match (server.scheme_str(), server.port(), server.host()) {
+            (Some("http"), None, Some(host)) => {
+                format!("http://{host}:80/").parse().unwrap_or(server)
+            }
+            _ => server,
+        });
+    BoxCloneSyncService::new(tunnel)
 }
 
 fn client_over<C>(
@@ -99,20 +140,24 @@ where
     }
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let way = format!("{server}{through}");
-    let tell = ObserverLayer { host: server.as_str().into(), observer: observer.clone() };
     let https = https.enable_all_versions().wrap_connector(connector);
     let http = Http::new(https, &config.cluster_url);
     let service = ServiceBuilder::new()
-        .layer(tell)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
-        .layer(token)
+        .map_request(move |mut request: Request<Body>| {
+            if let Some(header) = token.header(Instant::now()) {
+                request.headers_mut().insert(AUTHORIZATION, header);
+            }
+            request
+        })
         .layer(config.extra_headers_layer()?)
         .map_err(move |error: http::NoAnswer| -> BoxError {
             let (way, reason) = (way.clone(), error.to_string());
             Box::new(NoAnswer { way, reason })
         })
         .service(http);
+    let service = observed(service, &server, observer);
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 

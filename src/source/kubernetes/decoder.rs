@@ -8,7 +8,7 @@ use shunt_core::model::{Change, Family, Listed, ObjectName};
 
 use super::messages::Object;
 use crate::source::objects::{Converted, Identity, Key, Kind, Names, convert};
-use crate::source::spanned_yaml::{self, Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {
@@ -52,10 +52,8 @@ impl Decoder {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
         let converted = match object {
-            Object::Json(json) => convert(self.kind, *json, names).or_else(|_| {
-                let (field, reason) = self.mistyped(json, names);
-                self.undecodable(object, field, reason, names)
-            }),
+            Object::Json(json) => convert(self.kind, *json, names)
+                .or_else(|error| self.undecodable(object, error.field, error.reason, names)),
             Object::Protobuf(message) => {
                 convert(self.kind, message.clone(), names).or_else(|error| {
                     self.undecodable(object, FieldPath::default(), error.to_string(), names)
@@ -120,17 +118,6 @@ impl Decoder {
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
         Ok(Converted::refused(key, resource_version, vec![problem]))
-    }
-
-    /// Finds the field with the wrong type by the slow parser, so that the message equals that for
-    /// a manifest.
-    fn mistyped(&self, json: &str, names: &mut Names) -> (FieldPath, String) {
-        let document = spanned_yaml::parse(json.as_bytes()).ok();
-        let node = document.as_deref().and_then(<[_]>::first);
-        match node.and_then(|node| convert(self.kind, node, names).err()) {
-            Some(error) => (error.field, error.reason),
-            None => (FieldPath::default(), "a field has the wrong type".to_owned()),
-        }
     }
 
     /// Reports problems, once for each version of an object.

@@ -17,7 +17,7 @@ use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
 use crate::source::spanned_yaml::{
-    Diagnostic, FieldPath, Node, Segment, Severity, Value, parse_leniently, typed,
+    Diagnostic, Document, FieldPath, Segment, Severity, parse_leniently, typed,
 };
 
 /// The server and the user of a kubeconfig.
@@ -124,7 +124,7 @@ fn problem(
 
 struct Reader<'a> {
     path: &'a Path,
-    document: &'a Node<'a>,
+    document: &'a Document<'a>,
     master: Option<&'a str>,
 }
 
@@ -134,11 +134,12 @@ impl Reader<'_> {
     }
 
     fn read(&self) -> Result<Found, Box<Diagnostic>> {
-        if !matches!(self.document.value, Value::Mapping(_)) {
+        let value = self.document.value();
+        if !value.is_object() {
             return Err(self.wrong(FieldPath::default(), "must be a mapping"));
         }
-        let file: File =
-            typed(self.document).map_err(|error| self.wrong(known(&error.field), error.reason))?;
+        let file: File = typed(&value.to_string())
+            .map_err(|error| self.wrong(known(&error.field), error.reason))?;
         if file.kind.is_some_and(|kind| !kind.is_empty() && kind != "Config") {
             return Err(self.wrong(FieldPath::top("kind"), "must be Config in a kubeconfig"));
         }
@@ -241,7 +242,7 @@ impl Reader<'_> {
         let token =
             Token::new(given.as_deref(), token_path.as_deref()).map_err(|error| match error {
                 TokenError::Given => {
-                    let reason = "has characters that no HTTP header can hold";
+                    let reason = "contains characters that no HTTP header allows";
                     self.wrong(at_user.field("token"), reason)
                 }
                 TokenError::File(error) => {
@@ -286,7 +287,7 @@ impl Reader<'_> {
             .rustls_client_config()
             .map_err(|error| self.unusable(at_cluster, at_user, &error))?;
         if config.extra_headers_layer().is_err() {
-            let reason = "has characters that no HTTP header can hold";
+            let reason = "contains characters that no HTTP header allows";
             return Err(self.wrong(at_user.field("as"), reason));
         }
         Ok(Found { config, token, proxy })
@@ -331,14 +332,16 @@ impl Reader<'_> {
         error: &kube::Error,
     ) -> Box<Diagnostic> {
         const PEM: &str = "holds no valid PEM";
-        let authority = || match self.document.at(&at_cluster.field("certificate-authority-data")) {
-            Some(_) => at_cluster.field("certificate-authority-data"),
-            None => at_cluster.field("certificate-authority"),
-        };
-        let of_user = |name: &str| match self.document.at(&at_user.field(&format!("{name}-data"))) {
-            Some(_) => at_user.field(&format!("{name}-data")),
-            None => at_user.field(name),
-        };
+        let authority =
+            || match self.document.describe(&at_cluster.field("certificate-authority-data")) {
+                Some(_) => at_cluster.field("certificate-authority-data"),
+                None => at_cluster.field("certificate-authority"),
+            };
+        let of_user =
+            |name: &str| match self.document.describe(&at_user.field(&format!("{name}-data"))) {
+                Some(_) => at_user.field(&format!("{name}-data")),
+                None => at_user.field(name),
+            };
         let certificate = || of_user("client-certificate");
         let key = || of_user("client-key");
         let loading = |error: &LoadDataError| match error {

@@ -8,8 +8,7 @@ use serde::de::IgnoredAny;
 
 use super::content_type::ContentType;
 use super::failure::Failure;
-use super::frames::Frames;
-use super::lines::Lines;
+use super::pieces::Pieces;
 use super::{json, protobuf};
 use crate::source::objects::Identity;
 
@@ -70,25 +69,26 @@ pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
 }
 
 /// A reader of the events of a watch.
-pub(super) enum Events {
-    Json(Lines),
-    Protobuf(Frames),
+pub(super) struct Events {
+    pieces: Pieces,
+    piece: Bytes,
 }
 
 impl Events {
     pub(super) fn new(answer: Response<Body>) -> Events {
-        match ContentType::of(answer.headers()) {
-            ContentType::Json => Events::Json(Lines::new(answer.into_body())),
-            ContentType::Protobuf => Events::Protobuf(Frames::new(answer.into_body())),
-        }
+        Events { pieces: Pieces::new(answer), piece: Bytes::new() }
     }
 
     /// Returns the next event; none at the end of the watch. An event that reports a failure is
     /// one. Cancel-safe: a dropped future loses no data.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, Failure> {
-        match self {
-            Events::Json(lines) => lines.next().await?.map(json::event).transpose(),
-            Events::Protobuf(frames) => frames.next().await?.map(protobuf::event).transpose(),
+        // Returns its part of the buffer, so that the next bytes need no other buffer.
+        self.piece = Bytes::new();
+        let Some(piece) = self.pieces.next().await? else { return Ok(None) };
+        self.piece = piece;
+        match self.pieces.content_type {
+            ContentType::Json => json::event(&self.piece).map(Some),
+            ContentType::Protobuf => protobuf::event(std::mem::take(&mut self.piece)).map(Some),
         }
     }
 }

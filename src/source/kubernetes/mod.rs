@@ -19,23 +19,21 @@ mod content_type;
 mod decoder;
 mod dial;
 mod failure;
-mod frames;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
 mod http;
 mod inspect;
 mod json;
 mod kubeconfig;
-mod lines;
 mod messages;
 mod page;
+mod pieces;
 mod protobuf;
 mod proxy;
 mod requests;
 mod resource;
 mod server_name;
 mod token;
-mod tunnel;
 mod watch;
 
 #[cfg(test)]

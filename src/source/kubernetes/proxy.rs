@@ -4,7 +4,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
+use hyper::header::HeaderValue;
 use ipnet::IpNet;
 
 /// A proxy. Shown without its credentials.
@@ -72,6 +75,18 @@ impl Proxy {
         };
         let url = format!("{scheme}://{name}:{port}").parse().ok()?;
         Some(Proxy { url, kind, credentials })
+    }
+
+    /// Returns the value of `Proxy-Authorization` for an HTTP proxy.
+    pub(super) fn authorization(&self) -> Option<HeaderValue> {
+        let Credentials { user, password } = self.credentials.as_ref()?;
+        let mut header = HeaderValue::try_from(format!(
+            "Basic {}",
+            STANDARD.encode(format!("{user}:{password}"))
+        ))
+        .ok()?;
+        header.set_sensitive(true);
+        Some(header)
     }
 
     /// Returns the environment's proxy for `server`. Calls `ignored` with the name of a variable

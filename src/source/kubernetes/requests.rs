@@ -1,12 +1,13 @@
 //! Observes the requests to the server, for metrics.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::http::{Request, Response};
 use hyper::{Method, StatusCode};
-use tower::{Layer, Service};
+use kube::client::Body;
+use tower::util::BoxService;
+use tower::{Service, ServiceExt, service_fn};
 
 /// A finished request: its answer has begun, or it has failed.
 #[derive(Debug)]
@@ -24,50 +25,27 @@ pub struct ObservedRequest<'a> {
 /// A callback for each request.
 pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
 
-/// A layer of the client that calls the observer for each request.
-#[derive(Clone)]
-pub(super) struct ObserverLayer {
-    pub(super) host: Arc<str>,
-    pub(super) observer: RequestObserver,
-}
-
-impl<S> Layer<S> for ObserverLayer {
-    type Service = Telling<S>;
-
-    fn layer(&self, inner: S) -> Telling<S> {
-        Telling { tell: self.clone(), inner }
-    }
-}
-
-#[derive(Clone)]
-pub(super) struct Telling<S> {
-    tell: ObserverLayer,
-    inner: S,
-}
-
-impl<S, A, B> Service<Request<A>> for Telling<S>
+/// Makes a service call the observer for each request to this host.
+pub(super) fn observed<S, B>(
+    service: S,
+    host: &str,
+    observer: &RequestObserver,
+) -> BoxService<Request<Body>, Response<B>, S::Error>
 where
-    S: Service<Request<A>, Response = Response<B>>,
-    S::Future: Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Send,
 {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = std::pin::Pin<
-        Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send + 'static>,
-    >;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<A>) -> Self::Future {
+    let (host, observer): (Arc<str>, _) = (host.into(), observer.clone());
+    BoxService::new(service_fn(move |request: Request<Body>| {
         let method = request.method().clone();
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|parameter| parameter.starts_with("watch="));
-        let ObserverLayer { host, observer } = self.tell.clone();
+        let (host, observer) = (host.clone(), observer.clone());
         let started = Instant::now();
-        let answer = self.inner.call(request);
-        Box::pin(async move {
+        let answer = service.clone().oneshot(request);
+        async move {
             let answer = answer.await;
             observer(&ObservedRequest {
                 method: &method,
@@ -76,6 +54,6 @@ where
                 took: (!is_watch).then(|| started.elapsed()),
             });
             answer
-        })
-    }
+        }
+    }))
 }

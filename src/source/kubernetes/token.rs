@@ -4,12 +4,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use hyper::header::{AUTHORIZATION, HeaderValue};
-use hyper::http::Request;
-use tower::{Layer, Service};
+use hyper::header::HeaderValue;
 
 /// The interval between two reads of a token file. (client-go: a minute, less ten seconds.)
 const REREAD_INTERVAL: Duration = Duration::from_secs(50);
@@ -30,7 +27,7 @@ struct TokenFile {
 /// The reason why a token cannot be used. It never quotes the token.
 #[derive(Debug)]
 pub(super) enum TokenError {
-    /// The token of the kubeconfig has characters that no HTTP header can hold.
+    /// The token of the kubeconfig contains characters that no HTTP header allows.
     Given,
     /// The file cannot be read, or holds no token.
     File(io::Error),
@@ -51,7 +48,8 @@ impl Token {
         Ok(Token { given, file })
     }
 
-    fn header(&self, now: Instant) -> Option<HeaderValue> {
+    /// Returns the value of `Authorization`.
+    pub(super) fn header(&self, now: Instant) -> Option<HeaderValue> {
         let from_file = self.file.as_ref().and_then(|file| {
             let mut last = file.last.lock().unwrap_or_else(PoisonError::into_inner);
             if now.saturating_duration_since(last.1) >= REREAD_INTERVAL {
@@ -72,48 +70,13 @@ fn read(path: &Path) -> io::Result<HeaderValue> {
     if text.trim().is_empty() {
         return Err(wrong("it is empty"));
     }
-    bearer(text.trim()).ok_or_else(|| wrong("it has characters that no HTTP header can hold"))
+    bearer(text.trim()).ok_or_else(|| wrong("it contains characters that no HTTP header allows"))
 }
 
 fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
-}
-
-impl<S> Layer<S> for Token {
-    type Service = WithToken<S>;
-
-    fn layer(&self, inner: S) -> WithToken<S> {
-        WithToken { token: self.clone(), inner }
-    }
-}
-
-/// A layer of the client that adds the token to requests.
-#[derive(Clone)]
-pub(super) struct WithToken<S> {
-    token: Token,
-    inner: S,
-}
-
-impl<S, B> Service<Request<B>> for WithToken<S>
-where
-    S: Service<Request<B>>,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> S::Future {
-        if let Some(header) = self.token.header(Instant::now()) {
-            request.headers_mut().insert(AUTHORIZATION, header);
-        }
-        self.inner.call(request)
-    }
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ impl Collection {
             others[3] = "…".into();
         }
         let reason = format!(
-            "the same object is also in {}; the last file by name counts, remove it from the others",
+            "the same object is also in {}; the last file by name wins; remove it from the others",
             others.join(", ")
         );
         let problem =

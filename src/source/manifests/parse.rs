@@ -4,11 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use shunt_core::model::Change;
 
-use crate::source::objects::{Key, Kind, Names, convert};
+use crate::source::objects::{Identity, Key, Kind, Names, convert};
 use crate::source::spanned_yaml::{
-    self, At, Diagnostic, FieldPath, Node, Severity, SyntaxError, TypeError, Value,
+    self, Diagnostic, Document, FieldPath, Severity, SyntaxError, TypeError,
 };
 
 use super::kinds::{Recognised, recognise};
@@ -84,69 +86,85 @@ struct Reader<'a> {
     unlisted: usize,
 }
 
+/// What decides the meaning of a document.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow)]
+    api_version: Option<&'a RawValue>,
+    #[serde(borrow)]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    items: Option<&'a RawValue>,
+}
+
 impl Reader<'_> {
     /// Parses a document, or an item of a list.
-    fn document(&mut self, node: &Node<'_>, list: Option<Option<Kind>>) {
-        let Value::Mapping(_) = &node.value else {
+    fn document(&mut self, document: &Document<'_>, list: Option<Option<Kind>>) {
+        let top = FieldPath::top;
+        if !document.json().starts_with('{') {
             let reason = "not an object; it should begin with apiVersion and kind";
-            return self.warn(node, At::top("kind"), Some(node.describe()), reason);
+            let value = document.describe(&FieldPath::default());
+            return self.warn(document, top("kind"), value, reason);
+        }
+        let Ok(head) = serde_json::from_str::<Head<'_>>(document.json()) else {
+            let reason = "apiVersion, kind or items comes twice; remove one (it is ignored)";
+            return self.warn(document, FieldPath::default(), None, reason);
         };
-        let text = |field| node.get(field).and_then(Node::text);
-        let recognised = match (list.flatten(), text("apiVersion"), text("kind")) {
+        let text = |field: Option<&RawValue>| serde_json::from_str::<String>(field?.get()).ok();
+        let (api_version, kind) = (text(head.api_version), text(head.kind));
+        let recognised = match (list.flatten(), api_version, &kind) {
             // The items of a ServiceList of the API server have neither kind nor apiVersion.
             (Some(kind), _, None) => Recognised::Ours(kind),
-            (_, Some(api_version), Some(kind)) => recognise(api_version, kind),
+            (_, Some(api_version), Some(kind)) => recognise(&api_version, kind),
             (_, None, _) => Recognised::Mistake("an object needs an apiVersion".into()),
             (_, _, None) => Recognised::Mistake("an object needs a kind".into()),
         };
         match recognised {
-            Recognised::Ours(kind) => self.object(kind, node),
-            Recognised::List(kind) if list.is_none() => self.list(node, kind),
+            Recognised::Ours(kind) => self.object(kind, document),
+            Recognised::List(kind) if list.is_none() => {
+                match head.items.and_then(|items| document.elements(items)) {
+                    Some(items) => items.iter().for_each(|item| self.document(item, Some(kind))),
+                    None => {
+                        let reason = "a list needs items (it is ignored)";
+                        self.warn(document, top("items"), None, reason);
+                    }
+                }
+            }
             Recognised::List(_) => {
-                self.warn(node, At::top("kind"), None, "a list within a list is ignored");
+                self.warn(document, top("kind"), None, "a list within a list is ignored");
             }
             Recognised::NotUsed => {
-                if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)
+                if let Some(kind) = kind.filter(|kind| kind.len() < 100)
                     && self.manifest.not_used.len() < MAX_NAMED_KINDS
                 {
-                    self.manifest.not_used.insert(kind.to_owned());
+                    self.manifest.not_used.insert(kind);
                 }
             }
             Recognised::Mistake(reason) => {
-                let value = node.get("kind").map(Node::describe);
-                self.warn(node, At::top("kind"), value, &format!("{reason} (it is ignored)"));
+                let value = document.describe(&top("kind"));
+                self.warn(document, top("kind"), value, &format!("{reason} (it is ignored)"));
             }
         }
     }
 
-    fn list(&mut self, node: &Node<'_>, kind: Option<Kind>) {
-        match node.get("items").map(|items| &items.value) {
-            Some(Value::Sequence(items)) => {
-                for item in items {
-                    self.document(item, Some(kind));
-                }
-            }
-            _ => self.warn(node, At::top("items"), None, "a list needs items (it is ignored)"),
-        }
-    }
-
-    fn object(&mut self, kind: Kind, node: &Node<'_>) {
-        let converted = match convert(kind, node, &mut self.context.names) {
+    fn object(&mut self, kind: Kind, document: &Document<'_>) {
+        let converted = match convert(kind, document.json(), &mut self.context.names) {
             Ok(converted) => converted,
-            Err(error) => return self.type_error(kind, node, error),
+            Err(error) => return self.type_error(kind, document, error),
         };
         if kind == Kind::Node && converted.key.name.name != self.context.node_name {
             return;
         }
         let refused = converted.is_refused();
         for problem in converted.problems {
-            let line = node.line_of(&problem.field);
+            let line = document.line_of(&problem.field);
             self.report(problem, line);
         }
         if refused {
             return;
         }
-        let object = Object { key: converted.key, line: node.line, change: converted.change };
+        let object = Object { key: converted.key, line: document.line, change: converted.change };
         match self.places.get(&object.key) {
             None => {
                 self.places.insert(object.key.clone(), self.manifest.objects.len());
@@ -155,7 +173,7 @@ impl Reader<'_> {
             Some(&place) => {
                 let first = self.manifest.objects[place].line;
                 let reason = format!(
-                    "the same object is already in line {first}; the last definition counts, remove \
+                    "the same object is already in line {first}; the last definition wins; remove \
                      the other"
                 );
                 let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
@@ -165,26 +183,32 @@ impl Reader<'_> {
         }
     }
 
-    fn type_error(&mut self, kind: Kind, node: &Node<'_>, error: TypeError) {
-        let metadata = |field| node.get("metadata").and_then(|m| m.get(field)).and_then(Node::text);
-        let name = metadata("name").unwrap_or("without a name");
-        let object = match metadata("namespace").filter(|_| kind.is_namespaced()) {
-            Some(namespace) => format!("{kind} {namespace}/{name}"),
-            None if kind.is_namespaced() => format!("{kind} default/{name}"),
-            None => format!("{kind} {name}"),
+    fn type_error(&mut self, kind: Kind, document: &Document<'_>, error: TypeError) {
+        let Identity { name, namespace, .. } =
+            Identity::from_json(document.json()).unwrap_or_default();
+        let key = Key::named(kind, &namespace, &name, &mut self.context.names);
+        let object = match &*name {
+            "" => format!("{kind} without a name"),
+            _ => key.to_string(),
         };
-        let line = node.line_of(&error.field);
-        let value = node.at(&error.field).map(Node::describe);
+        let line = document.line_of(&error.field);
+        let value = document.describe(&error.field).filter(|_| !error.field.is_empty());
         let reason = format!("{} (the {kind} is left out)", error.reason);
         let mut problem = Diagnostic::new(Severity::Error, error.field, reason).of_object(object);
         problem.value = value;
         self.report(problem, line);
     }
 
-    fn warn(&mut self, node: &Node<'_>, at: At<'_>, value: Option<String>, reason: &str) {
-        let mut problem = Diagnostic::new(Severity::Warning, at.path(), reason);
+    fn warn(
+        &mut self,
+        document: &Document<'_>,
+        field: FieldPath,
+        value: Option<String>,
+        reason: &str,
+    ) {
+        let mut problem = Diagnostic::new(Severity::Warning, field, reason);
         problem.value = value;
-        let line = node.line_of(&problem.field);
+        let line = document.line_of(&problem.field);
         self.report(problem, line);
     }
 

@@ -71,8 +71,8 @@ impl Scanner {
         });
         let problem = result.err().map(|error| {
             let reason = format!(
-                "cannot read the path of the manifests: {error}; what it said before stays until it \
-                 is back"
+                "cannot read the path of the manifests: {error}; its previous content stays in \
+                 effect until it is back"
             );
             Diagnostic::new(Severity::Error, FieldPath::default(), reason)
                 .in_file(&self.roots[root].as_path().into(), None)

@@ -98,6 +98,16 @@ fn messages_name_file_line_object_field_and_value() {
             ],
         ),
         (
+            "{\"apiVersion\": \"v1\",\n\"kind\": \"Service\", \"kind\": \"Node\"}",
+            &["f.yaml:1: apiVersion, kind or items comes twice; remove one (it is ignored)"],
+        ),
+        (
+            "{\"apiVersion\": \"v1\", \"kind\": \"Service\",\n\"metadata\": {\"name\": \"a\"},\n\"spec\": {\"type\": \"x\", \"type\": \"y\"}}",
+            &[
+                "f.yaml:3: Service default/a: spec = a mapping of 1: duplicate field `type`; remove one of the two (the Service is left out)",
+            ],
+        ),
+        (
             "kind: Service\n",
             &["f.yaml:1: kind = Service: an object needs an apiVersion (it is ignored)"],
         ),
@@ -109,9 +119,8 @@ fn messages_name_file_line_object_field_and_value() {
         ),
         (
             &format!("{}{}", service("a", 1), service("a", 2)),
-            &[
-                "f.yaml:7: Service default/a: the same object is already in line 2; the last definition counts, remove the other",
-            ],
+            &["f.yaml:7: Service default/a: the same object is already in line 2; the last \
+                 definition wins; remove the other"],
         ),
         (
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
@@ -207,10 +216,8 @@ fn the_last_of_several_definitions_counts() {
     let problems: Vec<String> = collection.problems().map(|p| p.to_string()).collect();
     assert_eq!(
         problems,
-        [
-            "2.yaml:2: Service default/s0: the same object is also in 1.yaml:2; the last file by name \
-          counts, remove it from the others"
-        ]
+        ["2.yaml:2: Service default/s0: the same object is also in 1.yaml:2; the last file by \
+             name wins; remove it from the others"]
     );
     // Moving an object from one file to another changes nothing.
     collection.remove(&id(2));

@@ -1,4 +1,4 @@
-//! Converts encoded objects: JSON, protobuf, or a node of a document.
+//! Converts encoded objects: JSON or protobuf.
 
 use prost::bytes::Bytes;
 use prost::{DecodeError, Message};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Converted, Kind, Names, endpoint_slice, node, service, service_cidr};
-use crate::source::spanned_yaml::{Node, TypeError, typed};
+use crate::source::spanned_yaml::{TypeError, typed};
 
 /// An encoded object of any kind.
 pub trait Encoded {
@@ -22,10 +22,10 @@ pub trait Encoded {
 
 /// A JSON text.
 impl Encoded for &str {
-    type Error = serde_json::Error;
+    type Error = TypeError;
 
-    fn decode<T: DeserializeOwned>(self) -> Result<T, serde_json::Error> {
-        serde_json::from_str(self)
+    fn decode<T: DeserializeOwned>(self) -> Result<T, TypeError> {
+        typed(self)
     }
 }
 
@@ -35,14 +35,6 @@ impl Encoded for Bytes {
 
     fn decode<T: Message + Default>(self) -> Result<T, DecodeError> {
         T::decode(self)
-    }
-}
-
-impl Encoded for &Node<'_> {
-    type Error = TypeError;
-
-    fn decode<T: DeserializeOwned>(self) -> Result<T, TypeError> {
-        typed(self)
     }
 }
 

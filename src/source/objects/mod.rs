@@ -27,6 +27,18 @@ use service::service;
 use service_cidr::service_cidr;
 use slice::endpoint_slice;
 
+/// An annotation of shunt's, in a domain that the project does not own yet: see ROADMAP.md.
+macro_rules! annotation {
+    ($name:literal) => {
+        concat!("shunt.dev/", $name)
+    };
+}
+
+/// The annotation of a Service that chooses its load balancing.
+const LOAD_BALANCING: &str = annotation!("load-balancing");
+/// The annotation of an EndpointSlice with the weight of its endpoints.
+const WEIGHT: &str = annotation!("weight");
+
 /// The kinds of objects that shunt uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {

@@ -3,7 +3,7 @@
 //!
 //! The numbers of fields are those of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery`.
 //! Deserialization is tolerant, as in the API machinery: it skips unknown fields, and takes an
-//! absent field or `null` as the field's default. Numbers are `i64`, so that a number out of range
+//! absent field or `null` as the field's default (see [`typed`](crate::source::spanned_yaml::typed)). Numbers are `i64`, so that a number out of range
 //! is an error of its field only.
 
 use std::borrow::Cow;
@@ -19,15 +19,12 @@ use serde::{Deserialize, Deserializer};
 pub struct Metadata {
     /// The name, unique per kind and namespace.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
     /// The namespace; empty means `default` for namespaced kinds.
     #[prost(string, tag = "3")]
-    #[serde(deserialize_with = "null_is_default")]
     pub namespace: String,
     /// The API server's version of the object, at which a watch can resume.
     #[prost(string, tag = "6")]
-    #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
     /// The creation time; decides conflicts between Services.
     #[prost(message, optional, tag = "8")]
@@ -65,15 +62,12 @@ pub struct Time {
 pub struct Service {
     /// Name, labels and age of the Service.
     #[prost(message, required, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
     /// The desired frontends and policies.
     #[prost(message, required, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceSpec,
     /// The addresses that a load balancer has assigned.
     #[prost(message, required, tag = "3")]
-    #[serde(deserialize_with = "null_is_default")]
     pub status: ServiceStatus,
 }
 
@@ -84,47 +78,40 @@ pub struct ServiceSpec {
     /// `ClusterIP` (also if empty), `NodePort`, `LoadBalancer` or `ExternalName`, which shunt
     /// ignores.
     #[prost(string, tag = "4")]
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    #[serde(rename = "type")]
     pub type_: String,
     /// The first ClusterIP; `None` marks a headless Service.
     #[prost(string, tag = "3")]
-    #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
+    #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     /// All ClusterIPs, at most one per family; replaces `clusterIP` unless empty.
     #[prost(string, repeated, tag = "18")]
-    #[serde(rename = "clusterIPs", deserialize_with = "null_is_default")]
+    #[serde(rename = "clusterIPs")]
     pub cluster_ips: Vec<String>,
     /// Additional addresses for all service ports.
     #[prost(string, repeated, tag = "5")]
-    #[serde(rename = "externalIPs", deserialize_with = "null_is_default")]
+    #[serde(rename = "externalIPs")]
     pub external_ips: Vec<String>,
     /// The prefixes that may use the load-balancer VIPs; empty for all sources.
     #[prost(string, repeated, tag = "9")]
-    #[serde(deserialize_with = "null_is_default")]
     pub load_balancer_source_ranges: Vec<String>,
     /// The service ports, at least one.
     #[prost(message, repeated, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub ports: Vec<ServicePort>,
     /// `Cluster` (also if empty) or `Local`, for ClusterIPs.
     #[prost(string, tag = "22")]
-    #[serde(deserialize_with = "null_is_default")]
     pub internal_traffic_policy: String,
     /// `Cluster` (also if empty) or `Local`, for VIPs, ExternalIPs and node ports.
     #[prost(string, tag = "11")]
-    #[serde(deserialize_with = "null_is_default")]
     pub external_traffic_policy: String,
     /// `None` (also if empty) or `ClientIP`.
     #[prost(string, tag = "7")]
-    #[serde(deserialize_with = "null_is_default")]
     pub session_affinity: String,
     /// The timeout of session affinity.
     #[prost(message, required, tag = "14")]
-    #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
     /// The port of the health check for load balancers with policy Local; 0 for none.
     #[prost(int64, tag = "12")]
-    #[serde(deserialize_with = "null_is_default")]
     pub health_check_node_port: i64,
 }
 
@@ -134,18 +121,15 @@ pub struct ServiceSpec {
 pub struct ServicePort {
     /// The name, by which EndpointSlices refer to the service port; empty for a single port.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
     /// `TCP` (also if empty), `UDP` or `SCTP`.
     #[prost(string, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,
     /// The port of the frontends, except the node port.
     #[prost(int64, optional, tag = "3")]
     pub port: Option<i64>,
     /// The port on the node's own addresses; 0 for none.
     #[prost(int64, tag = "5")]
-    #[serde(deserialize_with = "null_is_default")]
     pub node_port: i64,
 }
 
@@ -155,7 +139,7 @@ pub struct ServicePort {
 pub struct SessionAffinityConfig {
     /// The options for `ClientIP`, the only kind of session affinity.
     #[prost(message, required, tag = "1")]
-    #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
+    #[serde(rename = "clientIP")]
     pub client_ip: ClientIpConfig,
 }
 
@@ -174,7 +158,6 @@ pub struct ClientIpConfig {
 pub struct ServiceStatus {
     /// The state of the load balancer.
     #[prost(message, required, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub load_balancer: LoadBalancerStatus,
 }
 
@@ -184,7 +167,6 @@ pub struct ServiceStatus {
 pub struct LoadBalancerStatus {
     /// The entry points of the load balancer.
     #[prost(message, repeated, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub ingress: Vec<Ingress>,
 }
 
@@ -194,11 +176,9 @@ pub struct LoadBalancerStatus {
 pub struct Ingress {
     /// The VIP; empty if the load balancer has a host name.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub ip: String,
     /// `VIP` (also if empty), which shunt implements, or `Proxy`, which it leaves to the load balancer.
     #[prost(string, tag = "3")]
-    #[serde(deserialize_with = "null_is_default")]
     pub ip_mode: String,
 }
 
@@ -208,19 +188,15 @@ pub struct Ingress {
 pub struct EndpointSlice {
     /// Name and labels; a label names the Service.
     #[prost(message, required, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
     /// `IPv4`, `IPv6` or `FQDN`, which shunt ignores.
     #[prost(string, tag = "4")]
-    #[serde(deserialize_with = "null_is_default")]
     pub address_type: String,
     /// The endpoints, all with the ports of the slice.
     #[prost(message, repeated, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub endpoints: Vec<Endpoint>,
     /// The ports of every endpoint of the slice.
     #[prost(message, repeated, tag = "3")]
-    #[serde(deserialize_with = "null_is_default")]
     pub ports: Vec<EndpointPort>,
 }
 
@@ -230,19 +206,15 @@ pub struct EndpointSlice {
 pub struct Endpoint {
     /// The addresses.
     #[prost(string, repeated, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub addresses: Vec<String>,
     /// The readiness of the endpoint.
     #[prost(message, required, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub conditions: Conditions,
     /// The node of the endpoint, for policy Local; empty if unknown.
     #[prost(string, tag = "6")]
-    #[serde(deserialize_with = "null_is_default")]
     pub node_name: String,
     /// The topology hints: the preferred clients of the endpoint.
     #[prost(message, required, tag = "8")]
-    #[serde(deserialize_with = "null_is_default")]
     pub hints: Hints,
 }
 
@@ -267,11 +239,9 @@ pub struct Conditions {
 pub struct Hints {
     /// The zones whose nodes prefer the endpoint.
     #[prost(message, repeated, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub for_zones: Vec<Hint>,
     /// The nodes that prefer the endpoint, ahead of zones.
     #[prost(message, repeated, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub for_nodes: Vec<Hint>,
 }
 
@@ -281,7 +251,6 @@ pub struct Hints {
 pub struct Hint {
     /// The name of the zone or node.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
 }
 
@@ -291,11 +260,9 @@ pub struct Hint {
 pub struct EndpointPort {
     /// The name of the service port that the port belongs to.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub name: String,
     /// `TCP` (also if empty), `UDP` or `SCTP`.
     #[prost(string, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,
     /// The port of the backends; shunt ignores an entry without it.
     #[prost(int64, optional, tag = "3")]
@@ -308,15 +275,12 @@ pub struct EndpointPort {
 pub struct Node {
     /// Name, zone and deletion time of the Node.
     #[prost(message, required, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
     /// The pod prefixes and taints.
     #[prost(message, required, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub spec: NodeSpec,
     /// The addresses of the Node.
     #[prost(message, required, tag = "3")]
-    #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,
 }
 
@@ -326,15 +290,14 @@ pub struct Node {
 pub struct NodeSpec {
     /// The first pod prefix; shunt reads it only if `podCIDRs` is empty.
     #[prost(string, tag = "1")]
-    #[serde(rename = "podCIDR", deserialize_with = "null_is_default")]
+    #[serde(rename = "podCIDR")]
     pub pod_cidr: String,
     /// The prefixes of the node's pods, one per family.
     #[prost(string, repeated, tag = "7")]
-    #[serde(rename = "podCIDRs", deserialize_with = "null_is_default")]
+    #[serde(rename = "podCIDRs")]
     pub pod_cidrs: Vec<String>,
     /// The taints; the cluster autoscaler's makes the Node ineligible for load balancers.
     #[prost(message, repeated, tag = "5")]
-    #[serde(deserialize_with = "null_is_default")]
     pub taints: Vec<Taint>,
 }
 
@@ -344,7 +307,6 @@ pub struct NodeSpec {
 pub struct Taint {
     /// The key, which identifies the taint.
     #[prost(string, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub key: String,
 }
 
@@ -354,7 +316,6 @@ pub struct Taint {
 pub struct NodeStatus {
     /// The addresses of all types; earlier ones of a type take precedence.
     #[prost(message, repeated, tag = "5")]
-    #[serde(deserialize_with = "null_is_default")]
     pub addresses: Vec<NodeAddress>,
 }
 
@@ -364,11 +325,10 @@ pub struct NodeStatus {
 pub struct NodeAddress {
     /// The type of the address: shunt uses `InternalIP`, then `ExternalIP`, and ignores others.
     #[prost(string, tag = "1")]
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    #[serde(rename = "type")]
     pub type_: String,
     /// The IP address, or a name for other types.
     #[prost(string, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
 }
 
@@ -378,11 +338,9 @@ pub struct NodeAddress {
 pub struct ServiceCidr {
     /// The name of the ServiceCIDR.
     #[prost(message, required, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
     /// The prefixes of the ServiceCIDR.
     #[prost(message, required, tag = "2")]
-    #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceCidrSpec,
 }
 
@@ -392,7 +350,6 @@ pub struct ServiceCidr {
 pub struct ServiceCidrSpec {
     /// The prefixes from which the API server allocates ClusterIPs.
     #[prost(string, repeated, tag = "1")]
-    #[serde(deserialize_with = "null_is_default")]
     pub cidrs: Vec<String>,
 }
 
@@ -418,7 +375,7 @@ fn value<'a>(entries: &'a [Entry], key: &str) -> Option<Cow<'a, str>> {
 }
 
 fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
-    let map: BTreeMap<String, Option<String>> = null_is_default(deserializer)?;
+    let map = BTreeMap::<String, Option<String>>::deserialize(deserializer)?;
     let entry = |(key, value): (String, Option<String>)| Entry {
         key: key.into(),
         value: value.unwrap_or_default().into(),
@@ -441,13 +398,4 @@ impl<'de> Deserialize<'de> for Time {
         let time = time.map_err(|_| Error::custom("not a time such as 2026-01-31T12:00:00Z"))?;
         Ok(Time { seconds: time.as_second() })
     }
-}
-
-/// Deserializes `null` as the default: Go writes it for an empty list or an absent field.
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -244,14 +244,14 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
 }
 
 fn balancing(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<Balancing> {
-    let text = metadata.annotation("shunt.dev/load-balancing")?;
+    let text = metadata.annotation(super::LOAD_BALANCING)?;
     match text.parse() {
         Ok(balancing) => Some(balancing),
         Err(reason) => {
             let at = At::top("metadata");
             let at = at.field("annotations");
-            let at = at.field("shunt.dev/load-balancing");
-            findings.ignored(at, text, reason, "the configured default counts");
+            let at = at.field(super::LOAD_BALANCING);
+            findings.ignored(at, text, reason, "the configured default applies");
             None
         }
     }

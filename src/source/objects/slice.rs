@@ -55,7 +55,7 @@ pub(super) fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Con
 
 /// Returns the weight of all endpoints, as Cilium understands it: 0 to 65535.
 fn weight(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<u16> {
-    let (name, text) = ["shunt.dev/weight", "service.cilium.io/weight"]
+    let (name, text) = [super::WEIGHT, "service.cilium.io/weight"]
         .into_iter()
         .find_map(|name| Some((name, metadata.annotation(name)?)))?;
     let weight = text.parse().ok();
@@ -152,7 +152,7 @@ fn address(
     match values::remote_ip(text) {
         Ok(address) if Family::of(address) == family => Some(address),
         Ok(_) => {
-            let reason = format!("not an {family} address, as addressType says");
+            let reason = format!("not an {family} address, which addressType requires");
             findings.ignored(at.index(0), text, reason, effect);
             None
         }

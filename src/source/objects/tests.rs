@@ -5,12 +5,12 @@ use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 use super::*;
 use crate::source::spanned_yaml;
 
-fn parse(yaml: &str) -> Vec<spanned_yaml::Node<'_>> {
+fn parse(yaml: &str) -> Vec<spanned_yaml::Document<'_>> {
     spanned_yaml::parse(yaml.as_bytes()).unwrap()
 }
 
 fn converted(kind: Kind, yaml: &str) -> Converted {
-    convert(kind, &parse(yaml)[0], &mut Names::new()).unwrap()
+    convert(kind, parse(yaml)[0].json(), &mut Names::new()).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {
@@ -259,7 +259,7 @@ status: {{loadBalancer: {{ingress: [{{ip: 1.2.3.4}}, {{ip: x}}, {{ip: 1.2.3.5, i
 #[test]
 fn invalid_time_leaves_an_object_out() {
     let yaml = "metadata: {name: a, creationTimestamp: yesterday}";
-    let error = convert(Kind::Service, &parse(yaml)[0], &mut Names::new()).unwrap_err();
+    let error = convert(Kind::Service, parse(yaml)[0].json(), &mut Names::new()).unwrap_err();
     assert_eq!(error.field.to_string(), "metadata.creationTimestamp");
     assert_eq!(error.reason, "not a time such as 2026-01-31T12:00:00Z");
 }

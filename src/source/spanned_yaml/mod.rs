@@ -1,5 +1,5 @@
-//! YAML and JSON documents as trees with line numbers, typed values from such trees, and the
-//! [`Diagnostic`]s about them.
+//! YAML and JSON documents as JSON in the same lines, typed values from it, and the [`Diagnostic`]s
+//! about them.
 //!
 //! Owns: the limits on a text (nesting, aliases, length), the path of a field, the notation of
 //! addresses, and the wording of messages about a place in a text.
@@ -8,10 +8,10 @@
 
 mod address;
 mod diagnostic;
+mod document;
 mod path;
-mod read;
+mod reader;
 mod scalar;
-mod tree;
 mod typed;
 
 #[cfg(test)]
@@ -19,7 +19,6 @@ mod tests;
 
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use diagnostic::{Diagnostic, Severity, excerpt};
+pub use document::{Document, SyntaxError, describe, documents, parse, parse_leniently};
 pub use path::{At, FieldPath, Segment};
-pub use read::{SyntaxError, documents, parse, parse_leniently};
-pub use tree::{Entry, Node, Scalar, Value};
 pub use typed::{TypeError, typed, typed_reporting_unknown};

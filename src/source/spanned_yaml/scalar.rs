@@ -4,8 +4,6 @@
 
 use std::borrow::Cow;
 
-use super::Scalar;
-
 /// Returns the typed value of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Meaning<'t> {
@@ -15,12 +13,6 @@ pub(super) enum Meaning<'t> {
     Unsigned(u64),
     Float(f64),
     Text(&'t str),
-}
-
-impl Scalar<'_> {
-    pub(super) fn meaning(&self) -> Meaning<'_> {
-        if self.plain { meaning(&self.text) } else { Meaning::Text(&self.text) }
-    }
 }
 
 pub(super) fn meaning(text: &str) -> Meaning<'_> {

@@ -1,14 +1,10 @@
-//! Deserializes typed values from a tree.
+//! Deserializes typed values from JSON.
 
-use std::fmt;
-
-use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{self, Deserialize, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::Value;
 use serde_path_to_error::Segment as PathSegment;
 
-use super::scalar::Meaning;
-use super::{FieldPath, Node, Segment, Value};
+use super::{FieldPath, Segment};
 
 /// A value whose type does not match its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,20 +16,48 @@ pub struct TypeError {
     pub reason: String,
 }
 
-/// Deserializes a node as a `T`.
-pub fn typed<'de, T: Deserialize<'de>>(node: &'de Node<'_>) -> Result<T, TypeError> {
-    // The tracking of the path costs time, and only errors need it.
-    T::deserialize(node).or_else(|_| typed_reporting_unknown(node, |_| ()))
+/// Deserializes a `T`. A field that is `null` counts as absent, as for Go.
+pub fn typed<T: DeserializeOwned>(json: &str) -> Result<T, TypeError> {
+    // Nulls are rare. The tracking of the path costs time, and only errors need it.
+    match serde_json::from_str(json) {
+        Err(error) if !error.to_string().starts_with("duplicate field") => {
+            typed_reporting_unknown(json, |_| ())
+        }
+        Err(_) => tracked(&mut serde_json::Deserializer::from_str(json), |_| ()),
+        Ok(value) => Ok(value),
+    }
 }
 
-/// Deserializes a node as a `T` and reports each field that `T` lacks.
-pub fn typed_reporting_unknown<'de, T: Deserialize<'de>>(
-    node: &'de Node<'_>,
-    mut unknown: impl FnMut(FieldPath),
+/// Deserializes a `T` and reports each field that `T` lacks.
+pub fn typed_reporting_unknown<T: DeserializeOwned>(
+    json: &str,
+    unknown: impl FnMut(FieldPath),
 ) -> Result<T, TypeError> {
+    let mut value = serde_json::from_str(json)
+        .map_err(|error| TypeError { field: FieldPath::default(), reason: reason(&error) })?;
+    remove_nulls(&mut value);
+    tracked(value, unknown)
+}
+
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
+fn tracked<'de, T, D>(deserializer: D, mut unknown: impl FnMut(FieldPath)) -> Result<T, TypeError>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
     let mut report = |path: serde_ignored::Path<'_>| unknown(ignored_path(&path));
     let mut track = serde_path_to_error::Track::new();
-    let deserializer = serde_path_to_error::Deserializer::new(node, &mut track);
+    let deserializer = serde_path_to_error::Deserializer::new(deserializer, &mut track);
     T::deserialize(serde_ignored::Deserializer::new(deserializer, &mut report)).map_err(|error| {
         let mut field = FieldPath::default();
         for segment in &track.path() {
@@ -43,7 +67,7 @@ pub fn typed_reporting_unknown<'de, T: Deserialize<'de>>(
                 _ => {}
             }
         }
-        TypeError { field, reason: error.0 }
+        TypeError { field, reason: reason(&error) }
     })
 }
 
@@ -62,113 +86,44 @@ fn ignored_path(path: &serde_ignored::Path<'_>) -> FieldPath {
     path
 }
 
-/// An error of serde, in terms of YAML types in place of Rust types.
-#[derive(Debug)]
-pub struct Mismatch(String);
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Mismatch {}
-
-impl de::Error for Mismatch {
-    fn custom<T: fmt::Display>(message: T) -> Mismatch {
-        Mismatch(message.to_string())
-    }
-
-    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Mismatch {
-        Mismatch(match found {
-            Unexpected::Signed(_) if expected.to_string().starts_with('u') => {
-                "negative; write 0 or more".to_owned()
-            }
-            Unexpected::Signed(_) | Unexpected::Unsigned(_) => "out of range".to_owned(),
-            _ => format!("must be {expected}"),
-        })
-    }
-
-    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Mismatch {
-        let expected = match expected.to_string().as_str() {
-            "a string" => "text",
-            "a boolean" => "true or false",
-            "a sequence" => "a list",
-            "a map" => "a mapping",
-            name if name.starts_with("struct ") => "a mapping",
-            name if name.starts_with(['i', 'u']) => "a whole number",
-            name if name.starts_with('f') => "a number",
-            other => return Mismatch(format!("must be {other}")),
+/// Returns the message of an error in terms of YAML types in place of Rust types.
+fn reason(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    let message = message.rsplit_once(" at line ").map_or(&*message, |(message, _)| message);
+    let mismatch = |kind: &str| message.strip_prefix(kind)?.rsplit_once(", expected ");
+    if let Some((found, expected)) = mismatch("invalid value: ") {
+        return match found.starts_with("integer `-") && expected.starts_with('u') {
+            true => "negative; write 0 or more".to_owned(),
+            false if found.starts_with("integer") => "out of range".to_owned(),
+            false => format!("must be {expected}"),
         };
-        let (found, hint) = match found {
-            Unexpected::Str(_) if expected == "a whole number" => ("text", "; remove the quotes"),
-            Unexpected::Str(_) => ("text", ""),
-            Unexpected::Bool(_) if expected == "text" => ("true or false", "; put it in quotes"),
-            Unexpected::Bool(_) => ("true or false", ""),
-            Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) => {
-                ("a number", if expected == "text" { "; put it in quotes" } else { "" })
-            }
-            Unexpected::Unit | Unexpected::Option => ("null", ""),
-            Unexpected::Seq => ("a list", ""),
-            Unexpected::Map => ("a mapping", ""),
-            _ => ("something else", ""),
+    }
+    let Some((found, expected)) = mismatch("invalid type: ") else {
+        let hint = match message.starts_with("duplicate field") {
+            true => "; remove one of the two",
+            false => "",
         };
-        Mismatch(format!("must be {expected}, not {found}{hint}"))
-    }
-}
-
-impl<'de> IntoDeserializer<'de, Mismatch> for &'de Node<'_> {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
-    }
-}
-
-impl<'de> Deserializer<'de> for &'de Node<'_> {
-    type Error = Mismatch;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mismatch> {
-        match &self.value {
-            Value::Scalar(scalar) => match scalar.meaning() {
-                Meaning::Null => visitor.visit_unit(),
-                Meaning::Bool(value) => visitor.visit_bool(value),
-                Meaning::Signed(value) => visitor.visit_i64(value),
-                Meaning::Unsigned(value) => visitor.visit_u64(value),
-                Meaning::Float(value) if value.is_finite() => visitor.visit_f64(value),
-                Meaning::Float(_) => Err(de::Error::custom("must be a finite number")),
-                Meaning::Text(value) => visitor.visit_borrowed_str(value),
-            },
-            Value::Sequence(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
-            Value::Mapping(entries) => visitor.visit_map(MapDeserializer::new(
-                entries.iter().map(|entry| (&*entry.key, &entry.node)),
-            )),
-        }
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mismatch> {
-        if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
-    }
-
-    /// A list is no struct, though serde would take its elements for the fields in order.
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        _fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Mismatch> {
-        match &self.value {
-            Value::Sequence(_) => Err(de::Error::invalid_type(Unexpected::Seq, &visitor)),
-            _ => self.deserialize_any(visitor),
-        }
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mismatch> {
-        visitor.visit_unit()
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier
-    }
+        return format!("{message}{hint}");
+    };
+    let expected = match expected {
+        "a string" => "text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        name if name == "a map" || name.starts_with("struct ") => "a mapping",
+        name if name.starts_with(['i', 'u']) => "a whole number",
+        name if name.starts_with('f') => "a number",
+        other => return format!("must be {other}"),
+    };
+    let (found, hint) = match found.split_once(' ').map_or(found, |(kind, _)| kind) {
+        "string" if expected == "a whole number" => ("text", "; remove the quotes"),
+        "string" => ("text", ""),
+        "boolean" if expected == "text" => ("true or false", "; put it in quotes"),
+        "boolean" => ("true or false", ""),
+        "integer" | "floating" if expected == "text" => ("a number", "; put it in quotes"),
+        "integer" | "floating" => ("a number", ""),
+        "sequence" => ("a list", ""),
+        "map" => ("a mapping", ""),
+        other => (other, ""),
+    };
+    format!("must be {expected}, not {found}{hint}")
 }

@@ -4,12 +4,34 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
-use shunt::flows::{Report, Sweep};
-use shunt_core::model::{Family, Protocol};
-use shunt_core::plan::{Flows, FrontendKey};
+use shunt::flows::{Conntrack, Report, Sweep};
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{self, Flows, FrontendKey};
 use shunt_testbed::Netns;
 
-use super::flows::{frontend, serving, socket, sweep};
+fn socket(text: &str) -> SocketAddr {
+    text.parse().expect("address:port")
+}
+
+fn backend(text: &str) -> Backend {
+    let address = socket(text);
+    Backend { address: address.ip(), port: address.port() }
+}
+
+fn frontend(protocol: Protocol, text: &str) -> FrontendKey {
+    let address = socket(text);
+    FrontendKey::Address(address.ip(), protocol, address.port())
+}
+
+/// Where flows may stay, of a frontend that is to be searched.
+fn serving(backends: &[&str]) -> plan::Flow {
+    plan::Flow { serving: backends.iter().map(|text| backend(text)).collect(), search: true }
+}
+
+/// Sweeps one family in a namespace, over a new socket.
+fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<Report> {
+    ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep, &mut |_| false)?))
+}
 
 /// Sends a datagram again if the kernel dropped it because it could not add an entry (EPERM): with this
 /// many flows a chain of its hash table can be longer than a limit, which is random for each packet.

@@ -3,6 +3,4 @@
 #![allow(clippy::expect_used, reason = "the addresses are written in the tests")]
 
 mod crowd;
-mod flows;
-mod service;
 mod sysctls;

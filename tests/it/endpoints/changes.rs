@@ -1,26 +1,26 @@
-//! What the scenarios change: endpoints and their conditions, and the agent itself.
+//! An agent that is followed closely.
 
 use std::cell::Cell;
 use std::fmt::Display;
 
-use anyhow::{Context, Result};
-use shunt_testbed::{Agent, EndpointSlice, Host};
+use anyhow::Result;
+use shunt_testbed::Agent;
 
-use crate::world::{World, cluster_ip_service, target_ports};
+use crate::world::{World, cluster_ip_service};
 
 /// An agent for the world with what follows changes closely.
 pub(crate) struct Changes {
-    agent: Option<Agent>,
+    agent: Agent,
     marks: Cell<u8>,
 }
 
 impl Changes {
     pub(crate) fn start(world: &World) -> Result<Self> {
-        Ok(Self { agent: Some(world.start()?), marks: Cell::new(0) })
+        Ok(Self { agent: world.start()?, marks: Cell::new(0) })
     }
 
-    pub(crate) fn agent(&self) -> Result<&Agent> {
-        self.agent.as_ref().context("the agent is down")
+    pub(crate) fn agent(&self) -> &Agent {
+        &self.agent
     }
 
     /// Waits until all that was written before this is in the kernel: files are read in the order
@@ -43,32 +43,7 @@ impl Changes {
         world.manifests.write(file, content)?;
         self.settle(world)
     }
-
-    /// Kills the agent.
-    pub(crate) fn kill(&mut self) -> Result<()> {
-        self.agent.take().context("the agent is down")?.kill()
-    }
-
-    /// Starts it again.
-    pub(crate) fn restart(&mut self, world: &World) -> Result<()> {
-        self.agent = Some(world.start()?);
-        Ok(())
-    }
 }
 
-/// Conditions of an endpoint.
+/// The conditions of an endpoint.
 pub(crate) const READY: &str = "conditions: {ready: true}";
-pub(crate) const UNREADY: &str = "conditions: {ready: false, serving: false, terminating: false}";
-pub(crate) const SERVING: &str = "conditions: {ready: false, serving: true, terminating: true}";
-pub(crate) const DYING: &str = "conditions: {ready: false, serving: false, terminating: true}";
-
-/// A slice for each family with the ports of [`web`](crate::world::web), and endpoints with these
-/// fields; `suffix` tells it from others of the Service.
-pub(crate) fn slices_of(service: &str, suffix: &str, endpoints: &[(&Host, &str)]) -> String {
-    let slice = |slice: EndpointSlice, family: &str| {
-        let slice = target_ports(slice.name(&format!("{service}-{suffix}-{family}")));
-        endpoints.iter().fold(slice, |slice, (host, fields)| slice.host(host, fields))
-    };
-    let (v4, v6) = (EndpointSlice::v4(service), EndpointSlice::v6(service));
-    format!("{}{}", slice(v4, "v4"), slice(v6, "v6"))
-}

@@ -17,15 +17,11 @@ use nix::sys::socket::{
 };
 use shunt_testbed::{Host, Protocol};
 
-use super::changes::{Changes, DYING, READY, UNREADY, slices_of};
 use crate::table::{Case, Table};
 use crate::world::{CLUSTER_CIDR, TARGET, World, manifest, web};
 
 const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
 
-/// Linux sends a SYN again after 1, 3, 7 and 15 s, and connection tracking keeps an unanswered one
-/// for 120 s after the last: without its own timeout, no connection comes about within this.
-const RESCUED: Duration = Duration::from_secs(10);
 /// A socket of a client that sends its SYN twice: after a second, Linux sends it again.
 const TWO_SYNS: Duration = Duration::from_millis(2_500);
 /// In this time, a client sends 24 SYNs. With two endpoints, fewer than one client in ten million meets
@@ -34,28 +30,21 @@ const PATIENT: Duration = Duration::from_secs(30);
 /// The number of clients of a kind. One of them meets the dead endpoint first, but for one time in
 /// 65 000.
 const CLIENTS: usize = 16;
-/// How long the kernel or the agent may take for what it does at once.
-const AT_ONCE: Duration = Duration::from_secs(10);
+/// How long a greeting may take.
+const GREETING: Duration = Duration::from_secs(10);
 
 /// A `connect()` that was not answered yet.
-struct Pending<'a> {
-    case: Case,
-    host: &'a Host,
+struct Pending {
     socket: OwnedFd,
-    from: SocketAddr,
-    to: SocketAddr,
+    port: u16,
     began: Instant,
 }
 
-impl<'a> Pending<'a> {
-    fn begin(case: Case, host: &'a Host) -> Result<Self> {
-        Self::begin_from(0, case, host, case.address())
-    }
-
+impl Pending {
     /// Begins to connect from a port, or from any with 0.
-    fn begin_from(port: u16, case: Case, host: &'a Host, to: SocketAddr) -> Result<Self> {
+    fn begin(port: u16, host: &Host, to: SocketAddr) -> Result<Self> {
         let began = Instant::now();
-        let (socket, from) = host.run(|| {
+        let (socket, port) = host.run(|| {
             let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
             let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
             let socket = socket(family, SockType::Stream, flags, None)?;
@@ -71,33 +60,14 @@ impl<'a> Pending<'a> {
                 Err(errno) => return Err(errno.into()),
             }
             let from: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-            let v4 = from.as_sockaddr_in().map(|from| SocketAddr::V4((*from).into()));
-            let v6 = from.as_sockaddr_in6().map(|from| SocketAddr::V6((*from).into()));
+            let v4 = from.as_sockaddr_in().map(|from| from.port());
+            let v6 = from.as_sockaddr_in6().map(|from| from.port());
             Ok((socket, v4.or(v6).context("no IP address")?))
         })?;
-        Ok(Self { case, host, socket, from, to, began })
-    }
-
-    /// The entry of connection tracking on the node without what time changes; `None` if there is
-    /// none, or it was answered.
-    fn entry(&self, node: &Host) -> Result<Option<String>> {
-        let family = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
-        let port = self.from.port().to_string();
-        let filter = ["-L", "-o", "id", "-f", family, "-p", "tcp", "--orig-port-src", &port];
-        let list = node.output("conntrack", &filter)?;
-        let from = format!("src={} dst={} ", self.from.ip(), self.to.ip());
-        let mut lines = list.lines().filter(|line| line.contains(&from));
-        let line = lines.find(|line| line.contains("SYN_SENT") && line.contains("[UNREPLIED]"));
-        // "tcp 6 <seconds> SYN_SENT src=…"
-        let words = |line: &str| line.split_whitespace().skip(3).collect::<Vec<_>>().join(" ");
-        Ok(line.map(words))
+        Ok(Self { socket, port, began })
     }
 
     /// The server that takes the connection; an error if there is none in time.
-    fn server(&self) -> Result<String> {
-        self.server_before(self.began + RESCUED)
-    }
-
     fn server_before(&self, deadline: Instant) -> Result<String> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now()).as_millis();
@@ -113,65 +83,11 @@ impl<'a> Pending<'a> {
         ensure!(error == 0, "connect(): {}", Errno::from_raw(error));
         let stream = TcpStream::from(self.socket.try_clone()?);
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(AT_ONCE))?;
+        stream.set_read_timeout(Some(GREETING))?;
         let mut greeting = String::new();
         BufReader::new(stream).read_line(&mut greeting)?;
         Ok(greeting.split(' ').next().unwrap_or_default().to_owned())
     }
-
-    /// True while nothing has come back.
-    fn is_unanswered(&self) -> Result<bool> {
-        let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
-        match poll(&mut ready, PollTimeout::ZERO) {
-            Err(Errno::EINTR) | Ok(0) => Ok(true),
-            Ok(_) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-}
-
-/// Begins a connection for every cell of the table from outside, from a pod and from the node.
-fn begin_all<'a>(world: &'a World, table: Table) -> Result<Vec<Pending<'a>>> {
-    let lab = &world.lab;
-    let mut all = Vec::new();
-    for case in table.cases() {
-        for host in [&lab.client, &lab.pod2, &lab.node] {
-            let begun = Pending::begin(case, host);
-            all.push(begun.with_context(|| format!("{case} from {host}"))?);
-        }
-    }
-    Ok(all)
-}
-
-/// Waits until connection tracking has an unanswered entry for each; returns these.
-fn half_open_entries(world: &World, all: &[Pending<'_>]) -> Result<Vec<String>> {
-    let deadline = Instant::now() + AT_ONCE;
-    let entry = |pending: &Pending<'_>| loop {
-        if let Some(entry) = pending.entry(&world.lab.node)? {
-            return Ok(entry);
-        }
-        let (case, host) = (pending.case, pending.host);
-        ensure!(Instant::now() < deadline, "{case} from {host}: no half-open entry");
-        thread::sleep(Duration::from_millis(5));
-    };
-    all.iter().map(entry).collect()
-}
-
-/// Asserts that all of them reach this server.
-#[track_caller]
-fn all_reach(all: &[Pending<'_>], server: &str, step: &str) {
-    let failures: Vec<String> = all
-        .iter()
-        .filter_map(|pending| {
-            let what = match pending.server() {
-                Ok(reached) if reached == server => return None,
-                Ok(reached) => format!("reached {reached}"),
-                Err(error) => format!("{error:#}"),
-            };
-            Some(format!("  {} from {}: {what}", pending.case, pending.host))
-        })
-        .collect();
-    assert!(failures.is_empty(), "{step}: not at {server}:\n{}", failures.join("\n"));
 }
 
 /// Makes a pod drop all packets to its server.
@@ -190,97 +106,6 @@ fn unmute(pod: &Host) -> Result<()> {
     pod.nft("delete table inet mute")
 }
 
-/// Clients that do not hear that they are refused, and send their SYN again.
-fn deafen_clients(world: &World) -> Result<()> {
-    for host in [&world.lab.client, &world.lab.pod2, &world.lab.node] {
-        host.nft(
-            "table inet deaf {
-                 chain input {
-                     type filter hook input priority 0
-                     icmp type destination-unreachable drop
-                     icmpv6 type destination-unreachable drop
-                     tcp flags & rst == rst drop
-                 }
-             }",
-        )?;
-    }
-    Ok(())
-}
-
-fn endpoints(world: &World, changes: &Changes, endpoints: &[(&Host, &str)]) -> Result<()> {
-    changes.write(world, "slices.yaml", slices_of("web", "all", endpoints))
-}
-
-/// A world with web on the first pod, which does not answer.
-fn on_silent_pod() -> Result<World> {
-    let world = World::new()?;
-    world.manifests.write("web.yaml", web())?;
-    let slices = slices_of("web", "all", &[(&world.lab.pod1, READY)]);
-    world.manifests.write("slices.yaml", slices)?;
-    mute(&world.lab.pod1)?;
-    Ok(world)
-}
-
-#[test]
-fn half_open_connection_moves_when_its_backend_is_replaced() -> Result<()> {
-    for gone in [None, Some(UNREADY), Some(DYING)] {
-        let world = on_silent_pod()?;
-        let changes = Changes::start(&world)?;
-        let all = begin_all(&world, TCP)?;
-        half_open_entries(&world, &all)?;
-        let mut listed = vec![(&world.lab.pod3, READY)];
-        listed.extend(gone.map(|conditions| (&world.lab.pod1, conditions)));
-        endpoints(&world, &changes, &listed)?;
-        all_reach(&all, "pod-3", gone.unwrap_or("gone from every slice"));
-    }
-    Ok(())
-}
-
-#[test]
-fn half_open_connection_moves_when_its_backend_was_replaced_while_the_agent_was_down() -> Result<()>
-{
-    let world = on_silent_pod()?;
-    let mut changes = Changes::start(&world)?;
-    let all = begin_all(&world, TCP)?;
-    half_open_entries(&world, &all)?;
-    changes.kill()?;
-    let slices = slices_of("web", "all", &[(&world.lab.pod3, READY)]);
-    world.manifests.write("slices.yaml", slices)?;
-    changes.restart(&world)?;
-    all_reach(&all, "pod-3", "the agent is back");
-    Ok(())
-}
-
-#[test]
-fn connection_from_before_the_first_endpoint_reaches_it() -> Result<()> {
-    let world = World::new()?;
-    let lab = &world.lab;
-    deafen_clients(&world)?;
-    world.manifests.write("web.yaml", web())?;
-    let _changes = Changes::start(&world)?;
-    let all = begin_all(&world, TCP)?;
-    for pending in &all {
-        assert!(pending.is_unanswered()?, "{} from {}", pending.case, pending.host);
-    }
-    world.manifests.write("slices.yaml", slices_of("web", "all", &[(&lab.pod3, READY)]))?;
-    all_reach(&all, "pod-3", "the first endpoint");
-    Ok(())
-}
-
-#[test]
-fn half_open_connection_to_a_service_that_is_gone_ends() -> Result<()> {
-    let world = on_silent_pod()?;
-    let changes = Changes::start(&world)?;
-    let all = begin_all(&world, TCP)?;
-    half_open_entries(&world, &all)?;
-    endpoints(&world, &changes, &[])?;
-    for pending in &all {
-        let error = pending.server().unwrap_or_else(|error| format!("{error:#}"));
-        assert!(error.contains("ECONNREFUSED"), "{} from {}: {error}", pending.case, pending.host);
-    }
-    Ok(())
-}
-
 /// What becomes of a client that connects from the same port again and again, with two SYNs each time:
 /// the server that takes the connection, or the error if it was refused or reset, or ran out of time.
 fn insist(host: &Host, case: Case, patience: Duration) -> Result<String> {
@@ -288,9 +113,9 @@ fn insist(host: &Host, case: Case, patience: Duration) -> Result<String> {
     let mut port = 0;
     loop {
         // Another socket may have the port meanwhile.
-        let attempt = Pending::begin_from(port, case, host, case.address())
-            .or_else(|_| Pending::begin(case, host))?;
-        port = attempt.from.port();
+        let attempt = Pending::begin(port, host, case.address())
+            .or_else(|_| Pending::begin(0, host, case.address()))?;
+        port = attempt.port;
         let last = match attempt.server_before(attempt.began + TWO_SYNS) {
             Ok(server) => return Ok(server),
             Err(error) => error,
@@ -356,21 +181,6 @@ fn each_frontend_reaches_the_other_endpoint_when_one_is_dead() -> Result<()> {
     Ok(())
 }
 
-/// The positive control of the other scenarios: without the timeout, who meets the dead endpoint stays.
-#[test]
-fn without_the_timeout_a_client_stays_at_the_dead_endpoint() -> Result<()> {
-    let world = on_two_pods()?;
-    program(&world)?;
-    mute(&world.lab.pod3)?;
-    let table = Table::CLUSTER_IPS.on(&[Protocol::Tcp]);
-    assert_all_reach(insist_all(&world, table, CLIENTS, PATIENT), "pod-1", "with the timeout");
-    flush(&world, "short-attempt")?;
-    let outcomes = insist_all(&world, table, CLIENTS, RESCUED);
-    let lost = outcomes.iter().filter(|it| it.is_err()).count();
-    assert!(lost > 0 && lost < outcomes.len(), "{lost} of {}", outcomes.len());
-    Ok(())
-}
-
 /// The ways in which an endpoint stops to answer.
 #[test]
 fn every_death_of_an_endpoint_is_survived() -> Result<()> {
@@ -415,46 +225,6 @@ fn endpoints_that_are_all_dead_serve_again_when_one_recovers() -> Result<()> {
         mute(alive)?;
     }
     Ok(())
-}
-
-#[test]
-fn refusal_is_an_answer() -> Result<()> {
-    let world = World::new()?;
-    // Nobody listens on this port.
-    let slice = slices_of("web", "all", &[(&world.lab.pod3, READY)]).replace("8080", "9");
-    world.manifests.write("web.yaml", format!("{}{slice}", web()))?;
-    let _agent = world.start()?;
-    for outcome in insist_all(&world, TCP, 1, Duration::ZERO) {
-        let error = outcome.expect_err("nobody listens").to_string();
-        assert!(error.contains("ECONNREFUSED"), "{error}");
-    }
-    Ok(())
-}
-
-/// A hash and session affinity lead a client to the same endpoint again, until the API removes it.
-#[test]
-fn hash_and_affinity_leave_a_dead_endpoint_with_the_api() -> Result<()> {
-    for service in [
-        web().spec("sessionAffinity: ClientIP"),
-        web().metadata("annotations: {shunt.dev/load-balancing: source-hash}"),
-    ] {
-        let world = World::new()?;
-        world.manifests.write("web.yaml", service)?;
-        endpoints_on(&world, &[&world.lab.pod1])?;
-        mute(&world.lab.pod1)?;
-        let changes = Changes::start(&world)?;
-        let all = begin_all(&world, TCP)?;
-        half_open_entries(&world, &all)?;
-        endpoints_on(&world, &[&world.lab.pod3])?;
-        changes.settle(&world)?;
-        all_reach(&all, "pod-3", "the API has removed the endpoint");
-    }
-    Ok(())
-}
-
-fn endpoints_on(world: &World, pods: &[&Host]) -> Result<()> {
-    let listed: Vec<(&Host, &str)> = pods.iter().map(|pod| (*pod, READY)).collect();
-    world.manifests.write("slices.yaml", slices_of("web", "all", &listed))
 }
 
 /// A pod repeats its SYN-ACK when nothing came back, at the moment at which the kernel forgets the

@@ -10,11 +10,9 @@ use nix::sys::socket::{
     sockopt,
 };
 use serde_json::Value;
-use shunt_testbed::{
-    Agent, Exposition, HttpAnswer, METRICS_PORT, Node, Protocol, Service, patience,
-};
+use shunt_testbed::{Agent, HttpAnswer, Node, Protocol, Service, patience};
 
-use crate::world::{CLUSTER_CIDR, SHUNT, World, status_json, status_text};
+use crate::world::{CLUSTER_CIDR, World, status_json};
 
 /// How long the agent may take to see a socket.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -84,49 +82,6 @@ fn service(name: &str, ip: &str, port: u16) -> Service {
 }
 
 #[test]
-fn a_process_on_a_node_port_is_reported_until_it_goes() -> Result<()> {
-    let scene = Scene::new()?;
-    let listener = scene.tcp("0.0.0.0", 30_004)?;
-    let own = std::process::id();
-    let line = scene.agent.wait_for_log(&["WARN", "TCP node port 30004", "default/four"])?;
-    for part in [&format!("(process {own}) listens on 0.0.0.0"), "go to the Service, not to the"] {
-        assert!(line.contains(part), "{part}: {line}");
-    }
-    let report = scene.wait_for(&[("TCP", 30_004)])?;
-    assert_eq!(report[0]["service"], "default/four");
-    assert_eq!(report[0]["addresses"], serde_json::json!(["0.0.0.0"]));
-    assert_eq!(report[0]["processes"][0]["process"], own);
-    let text = status_text(&scene.world.lab.node)?;
-    let warning = text.lines().find(|line| line.starts_with("WARNING  "));
-    assert!(
-        warning.is_some_and(|line| line.contains("move the process to another port")),
-        "{text}"
-    );
-    let exported = |expected: f64| {
-        scene.agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
-            let scraped = Exposition::parse(&answer.body).ok()?;
-            (scraped.value("shunt_node_ports_taken", &[])? == expected).then_some(())
-        })
-    };
-    exported(1.0)?;
-    let mut explain = scene.world.lab.node.command(SHUNT);
-    let explained = explain.args(["explain", "--to=192.0.2.10:30004", "--output=json"]).output()?;
-    let explained: Value = serde_json::from_slice(&explained.stdout)?;
-    let findings = explained["findings"].as_array().cloned().unwrap_or_default();
-    assert!(findings.iter().any(|it| it["code"] == "node-port-taken"), "{explained:#}");
-
-    drop(listener);
-    scene.agent.wait_for_log(&["INFO", "TCP node port 30004 is not taken as before"])?;
-    scene.wait_for(&[])?;
-    exported(0.0)?;
-    let text = status_text(&scene.world.lab.node)?;
-    assert!(!text.contains("30004"), "{text}");
-    // It is said once, however often the agent looks.
-    assert_eq!(scene.agent.log().matches("30004").count(), 2, "{}", scene.agent.log());
-    scene.agent.stop()
-}
-
-#[test]
 fn sockets_of_both_families_and_protocols_are_found() -> Result<()> {
     let scene = Scene::new()?;
     let on_all = scene.tcp("::", 30_004)?;
@@ -186,20 +141,4 @@ fn v6_only(world: &World, port: u16) -> Result<OwnedFd> {
         listen(&socket, Backlog::new(1)?)?;
         Ok(socket)
     })
-}
-
-#[test]
-fn the_report_follows_the_services() -> Result<()> {
-    let scene = Scene::new()?;
-    let _listener = scene.tcp("0.0.0.0", 30_007)?;
-    let _reported = scene.tcp("0.0.0.0", 30_004)?;
-    scene.wait_for(&[("TCP", 30_004)])?;
-    scene.world.manifests.write("seven.yaml", service("seven", "10.96.0.7", 30_007))?;
-    scene.wait_for(&[("TCP", 30_004), ("TCP", 30_007)])?;
-    scene.agent.wait_for_log(&["WARN", "TCP node port 30004"])?;
-    scene.world.manifests.remove("four.yaml")?;
-    let report = scene.wait_for(&[("TCP", 30_007)])?;
-    assert_eq!(report[0]["service"], "default/seven");
-    scene.agent.wait_for_log(&["INFO", "TCP node port 30004 is not taken as before"])?;
-    scene.agent.stop()
 }

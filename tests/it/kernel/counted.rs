@@ -1,70 +1,31 @@
-//! What the dataplane counts for metrics, compared with the kernel.
+//! What the dataplane counts for metrics.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use nfnetlink::nft::{Kernel, Socket, TableFamily};
+use nfnetlink::nft::{Error, Socket};
 use nix::errno::Errno;
 use shunt::dataplane::{CommitStats, Dataplane, Ownership};
 use shunt_core::model::{Change, Family};
-use shunt_core::plan::{Options, Set};
-use shunt_fake_nftables::{NODE, name, service, slice};
+use shunt_core::plan::Options;
+use shunt_fake_nftables::{Call, Fault, Faulty, NODE, name, service, slice};
 use shunt_testbed::Netns;
-
-use super::cluster::dataplane;
-use super::faults::Faults;
-
-/// Asserts that as many elements are in the kernel as were counted.
-#[track_caller]
-fn assert_counted(ns: &Netns, dataplane: &Dataplane) -> Result<()> {
-    let mut kernel = ns.run(|| Ok(Socket::open()?))?;
-    for (family, table) in [(Family::V4, TableFamily::Ip), (Family::V6, TableFamily::Ip6)] {
-        let snapshot = dataplane.snapshot();
-        let frontends = snapshot.frontends[family as usize];
-        let elements = snapshot.elements[family as usize];
-        for set in Set::ALL.into_iter().filter(|set| *set != Set::Affinity) {
-            let mut listed = 0;
-            kernel.elements(table, "shunt", set.name(), &mut |_| listed += 1)?;
-            assert_eq!(elements[set as usize], listed, "{family} {}", set.name());
-        }
-        let all = dataplane.desired().frontends().into_keys();
-        assert_eq!(frontends, all.filter(|key| key.family() == family).count(), "{family}");
-    }
-    Ok(())
-}
-
-#[test]
-fn counts_follow_the_kernel() -> Result<()> {
-    let ns = Netns::new()?;
-    let with = |n: u16, endpoints: &[u16]| {
-        let slices = Family::ALL.map(|family| Change::slice(slice(n, family, endpoints)));
-        std::iter::once(Change::service(service(n))).chain(slices).collect::<Vec<_>>()
-    };
-    let mut running = dataplane(&ns, with(1, &[1, 2, 3]))?;
-    running.sync()?;
-    assert_counted(&ns, &running)?;
-    for changes in [
-        with(2, &[]),
-        with(1, &[2, 4]),
-        with(3, &[5, 6, 7, 8]),
-        with(2, &[9]),
-        vec![Change::ServiceGone(name(1)), Change::ServiceGone(name(3))],
-    ] {
-        running.apply_all(changes);
-        running.sync()?;
-        assert_counted(&ns, &running)?;
-    }
-    // One that has to read them first.
-    drop(running);
-    let mut next = dataplane(&ns, with(2, &[9, 10]))?;
-    next.sync()?;
-    assert_counted(&ns, &next)
-}
 
 #[test]
 fn transactions_are_counted_by_how_they_end() -> Result<()> {
     let ns = Netns::new()?;
-    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let is_refused = Arc::clone(&refuses);
+    let decide = move |call: Call<'_>| {
+        let Call::Commit(batch) = call else { return None };
+        is_refused.load(Ordering::Relaxed).then(|| {
+            let refusals = (1..=batch.messages()).map(|n| batch.refusal(n, Errno::ENFILE, None));
+            Fault::Before(Error::Refused(refusals.collect()))
+        })
+    };
+    let kernel = Box::new(Faulty::new(ns.run(|| Ok(Socket::open()?))?, decide));
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     dataplane.apply(Change::Synced);
     let report = dataplane.sync()?.expect("something to write");
@@ -94,14 +55,14 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     assert!(overtaken.full, "all was read again");
     assert_eq!((overtaken.commits.len(), overtaken.overtaken, overtaken.refused), (1, 1, 0));
 
-    faults.refuse(|_| Some(Errno::ENFILE));
+    refuses.store(true, Ordering::Relaxed);
     dataplane.apply(Change::service(service(3)));
     dataplane.sync()?;
     let refused = dataplane.take_stats();
     assert!(refused.refused > 0 && refused.commits.is_empty(), "{refused:?}");
     assert_eq!(dataplane.snapshot().quarantined_service_ports, 1);
 
-    faults.refuse(|_| None);
+    refuses.store(false, Ordering::Relaxed);
     dataplane.apply(Change::slice(slice(3, Family::V4, &[1])));
     dataplane.sync()?;
     assert_eq!(dataplane.take_stats().commits.len(), 1);

@@ -2,18 +2,13 @@
 
 mod cluster;
 mod counted;
-mod faults;
 mod gone;
 mod growth;
 mod ownership;
 mod probe;
-mod quarantine;
-mod reconfigured;
 mod removal;
 mod rendered;
 mod sequences;
 mod slots;
 mod start;
-mod status;
-mod storm;
 mod transactions;

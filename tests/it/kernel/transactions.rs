@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nfnetlink::nft::{
     Batch, ElementData, Elements, Error, Kernel, Refusal, SetData, SetType, Socket, TableFamily,
-    VerdictCode,
+    Verdict,
 };
 use shunt_testbed::Netns;
 
@@ -75,14 +75,14 @@ fn a_map_of_1600_verdicts_arrives_whole() -> Result<()> {
         batch.add_chain(TableFamily::Ip, TABLE, "somewhere", None);
         let mut elements = Elements::new();
         for n in 0..1_600_u32 {
-            let verdict = ElementData::Verdict(VerdictCode::Goto, Some("somewhere"));
+            let verdict = ElementData::Verdict(Verdict::Goto("somewhere"));
             elements.push(&n.to_be_bytes(), Some(verdict), Some("default/some-service:http"));
         }
         batch.add_elements(TableFamily::Ip, TABLE, "numbers", &elements);
         socket.commit(&batch.finish())?;
         let mut right = 0;
         socket.elements(TableFamily::Ip, TABLE, "numbers", &mut |element| {
-            let verdict = ElementData::Verdict(VerdictCode::Goto, Some("somewhere"));
+            let verdict = ElementData::Verdict(Verdict::Goto("somewhere"));
             right += usize::from(
                 element.data == Some(verdict)
                     && element.comment == Some("default/some-service:http"),

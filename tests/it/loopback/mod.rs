@@ -1,8 +1,6 @@
 //! Node ports on the node's loopback addresses, which a TCP proxy in the agent serves.
 
-mod endpoints;
 mod next_agent;
-mod offered;
 mod ports;
 mod traffic;
 
@@ -11,12 +9,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 use shunt_testbed::{
     Agent, EndpointSlice, Exposition, Host, METRICS_PORT, Protocol, Service, http_get, patience,
 };
 
-use crate::world::{SHUNT, World};
+use crate::world::World;
 
 /// The node port of [`web`](crate::world::web) on the loopback address of each family.
 const V4: &str = "127.0.0.1:30080";
@@ -93,15 +90,6 @@ fn wait_for_metric(world: &World, name: &str, labels: &[(&str, &str)], value: f6
     wait_for(&format!("{name}{labels:?} {value}"), || {
         Ok((metric(world, name, labels)? == value).then_some(()))
     })
-}
-
-/// Asks `shunt explain` about a TCP connection of the node.
-fn explained(world: &World, to: &str) -> Result<Value> {
-    let to = format!("{to}/TCP");
-    let mut command = world.lab.node.command(SHUNT);
-    let output = command.args(["explain", "--output=json", "--to", &to]).output()?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).with_context(|| format!("explain: {errors}"))
 }
 
 /// Returns true if the agent has the thread of the proxy.

@@ -5,11 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Output;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt_testbed::{
-    HEALTH_PORT, METRICS_PORT, ManifestDir, Netns, Node, Protocol, Scratch, Service, Topology,
-};
+use shunt_testbed::{HEALTH_PORT, METRICS_PORT, ManifestDir, Netns, Node, Scratch, Topology};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, run_shunt};
 
@@ -179,53 +177,12 @@ fn good_node_has_nothing_to_do_and_stays_as_it_is() -> Result<()> {
 }
 
 #[test]
-fn text_has_a_line_for_each_subject_and_the_counts() -> Result<()> {
-    let (lab, setting) = node()?;
-    let arguments = setting.arguments(&lab.node.name);
-    let arguments = ["check"].into_iter().chain(arguments.iter().map(String::as_str));
-    let output = run_shunt(&lab.node, &arguments.collect::<Vec<_>>())?;
-    let text = String::from_utf8(output.stdout)?;
-    for name in NAMES {
-        let has = |line: &str| line.split_whitespace().nth(1) == Some(name);
-        ensure!(text.lines().any(has), "no line {name}:\n{text}");
-    }
-    assert!(text.lines().last().is_some_and(|line| line.starts_with("0 FAIL, ")), "{text}");
-    Ok(())
-}
-
-#[test]
-fn process_on_a_node_port_is_a_warning() -> Result<()> {
-    let (lab, setting) = node()?;
-    let _listener = lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30080")?))?;
-    setting.check(&lab)?.has("node-port-listeners", "OK", "no process listens on a node port");
-    let web = Service::new("web").cluster_ips(&["10.96.0.10"]);
-    setting.manifests.write("web.yaml", web.node_port("http", Protocol::Tcp, 80, 30_080))?;
-    let named = format!("(process {}) listens on 0.0.0.0, TCP node port 30080", std::process::id());
-    setting.check(&lab)?.has("node-port-listeners", "WARN", &named);
-    Ok(())
-}
-
-#[test]
 fn documentation_has_every_line_in_order() {
     let rows = include_str!("../../../docs/check.md").lines().filter_map(|line| {
         let (name, _) = line.strip_prefix("- `")?.split_once("`: ")?;
         Some(name)
     });
     assert_eq!(rows.collect::<Vec<_>>(), NAMES);
-}
-
-#[test]
-fn tasks_of_run_are_refused() -> Result<()> {
-    let ns = Netns::new()?;
-    for task in ["--once", "--cleanup", "--init-only", "--write-config-to=missing"] {
-        let output = run_shunt(&ns, &["check", task])?;
-        assert_eq!(output.status.code(), Some(2), "{task}");
-        let name = task.split('=').next().unwrap_or_default();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(stderr.contains(&format!("{name} is a task of `shunt run`")), "{stderr}");
-    }
-    assert!(!Path::new("missing").exists());
-    Ok(())
 }
 
 #[test]
@@ -281,37 +238,6 @@ fn namespace_of_a_pod_is_told_from_that_of_a_node() -> Result<()> {
     let lab = Topology::new()?;
     check(&lab.pod1, &[])?.has("network-namespace", "WARN", "looks like that of a pod");
     check(&lab.node, &[])?.has("network-namespace", "OK", "not the machine's first");
-    Ok(())
-}
-
-#[test]
-fn node_without_ipv6_is_said() -> Result<()> {
-    let ns = Netns::new()?;
-    check(&ns, &[])?.has("ipv6", "OK", "present");
-    ns.sysctl(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
-    let lines = check(&ns, &[])?;
-    lines.has("ipv6", "OK", "by IPv4 only");
-    lines.has("kernel-features", "OK", "");
-    Ok(())
-}
-
-#[test]
-fn forward_policy_of_drop_is_a_warning() -> Result<()> {
-    for family in ["ip", "ip6", "inet"] {
-        let ns = Netns::new()?;
-        let chain = |policy: &str| {
-            format!(
-                "add table {family} filter\n\
-                 add chain {family} filter FORWARD {{ type filter hook forward priority 0; policy {policy}; }}\n\
-                 add chain {family} filter INPUT {{ type filter hook input priority 0; policy drop; }}\n"
-            )
-        };
-        ns.nft(&chain("drop"))?;
-        let name = format!("policy drop in {family} filter FORWARD;");
-        check(&ns, &[])?.has("forward-policy", "WARN", &name);
-        ns.nft(&chain("accept"))?;
-        check(&ns, &[])?.has("forward-policy", "OK", "no chain");
-    }
     Ok(())
 }
 
@@ -384,96 +310,6 @@ fn name_of_a_process_does_not_make_it_an_agent_or_kube_proxy() -> Result<()> {
 }
 
 #[test]
-fn leftovers_of_kube_proxy_are_warnings() -> Result<()> {
-    let (lab, setting) = node()?;
-    lab.node.nft("add table ip kube-proxy\nadd table ip6 kube-proxy")?;
-    let lines = setting.check(&lab)?;
-    lines.has("kube-proxy", "WARN", "2 nftables tables");
-    lines.has("node-ports", "OK", "192.0.2.10");
-
-    lab.node.nft(
-        "delete table ip kube-proxy\n delete table ip6 kube-proxy\n\
-         add table ip nat\n add chain ip nat KUBE-SERVICES\n add chain ip nat KUBE-NODEPORTS",
-    )?;
-    let lines = setting.check(&lab)?;
-    lines.has("kube-proxy", "WARN", "2 iptables-nft chains");
-    lines.has("node-ports", "WARN", "no longer on 192.0.2.11, 2001:db8:2::11");
-    lines.has("node-ports", "WARN", "no longer on 127.0.0.1");
-    // As the file of such a kube-proxy says it.
-    setting.configure("mode: iptables\niptables: {localhostNodePorts: false}\n")?;
-    let every = "every local address except loopback";
-    setting.check(&lab)?.has("node-ports", "OK", every);
-    lab.node.ip("link add kube-ipvs0 type veth peer name other")?;
-    setting.check(&lab)?.has("kube-proxy", "WARN", "the interface kube-ipvs0");
-    Ok(())
-}
-
-#[test]
-fn running_agent_is_a_warning_and_explains_its_ports() -> Result<()> {
-    let world = World::empty()?;
-    let agent = world.plain_agent().start()?;
-    let lines = check(&world.lab.node, &[])?;
-    lines.has("other-agent", "WARN", &format!("(process {})", agent.pid()));
-    lines.has("healthz-port", "WARN", &format!("shunt (process {})", agent.pid()));
-    lines.has("kernel-features", "OK", "");
-    lines.with(&["FAIL"], &[]);
-    agent.stop()?;
-    let lines = check(&world.lab.node, &[])?;
-    lines.has("other-agent", "OK", "no other shunt");
-    lines.has("healthz-port", "OK", "is free");
-    Ok(())
-}
-
-#[test]
-fn network_plugin_is_named_by_its_interface() -> Result<()> {
-    let ns = Netns::new()?;
-    check(&ns, &[])?.has("service-implementation", "OK", "no interface");
-    ns.ip("link add cilium_host type veth peer name cilium_net")?;
-    check(&ns, &[])?.has("service-implementation", "WARN", "interface cilium_host: Cilium");
-    Ok(())
-}
-
-#[test]
-fn forwarding_that_is_off_is_a_warning() -> Result<()> {
-    let (lab, setting) = node()?;
-    lab.node.sysctl(&[("net/ipv4/ip_forward", "0")])?;
-    setting.check(&lab)?.has("ip-forwarding", "WARN", "net.ipv4.ip_forward is 0");
-    lab.node.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "0")])?;
-    setting.check(&lab)?.has("ip-forwarding", "WARN", "net.ipv6.conf.all.forwarding is 0");
-    // Without a prefix for IPv6, pods have no such address.
-    setting.configure("clusterCIDR: 10.244.0.0/16\n")?;
-    setting.check(&lab)?.has("ip-forwarding", "OK", "on");
-    Ok(())
-}
-
-#[test]
-fn strict_reverse_path_filter_names_the_interface() -> Result<()> {
-    let (lab, setting) = node()?;
-    lab.node.sysctl(&[("net/ipv4/conf/eth0/rp_filter", "1")])?;
-    setting.check(&lab)?.has("rp-filter", "OK", "strict on eth0:");
-    Ok(())
-}
-
-#[test]
-fn bridge_of_pods_needs_its_packets_filtered() -> Result<()> {
-    const SYSCTL: &str = "net/bridge/bridge-nf-call-iptables";
-    let ns = Netns::new()?;
-    ns.ip("link add cni0 type bridge\nlink add veth0 type veth peer name veth1")?;
-    check(&ns, &[])?.has("bridge-netfilter", "OK", "no bridge has veth interfaces");
-    ns.ip("link set veth0 master cni0")?;
-    let has_module = Path::new("/proc/sys").join(SYSCTL).exists();
-    if has_module {
-        ns.sysctl(&[(SYSCTL, "0")])?;
-    }
-    check(&ns, &[])?.has("bridge-netfilter", "WARN", "pods on one bridge (cni0)");
-    if has_module {
-        ns.sysctl(&[(SYSCTL, "1")])?;
-        check(&ns, &[])?.has("bridge-netfilter", "OK", "bridge-nf-call-iptables is 1");
-    }
-    Ok(())
-}
-
-#[test]
 fn table_of_connection_tracking_is_compared_with_its_limit() -> Result<()> {
     let (lab, setting) = node()?;
     setting.sysctl("count", "220000")?;
@@ -488,50 +324,5 @@ fn table_of_connection_tracking_is_compared_with_its_limit() -> Result<()> {
     fs::remove_file(setting.scratch.path().join("netfilter/nf_conntrack_tcp_timeout_established"))?;
     let missing = "tcp_timeout_established = 86400 (now unknown): No such file";
     setting.check(&lab)?.has("conntrack-sysctls", "WARN", missing);
-    Ok(())
-}
-
-#[test]
-fn detection_of_local_traffic_is_judged_by_the_node() -> Result<()> {
-    let (lab, setting) = node()?;
-    let judged = |configuration: &str, result: &str, part: &str| -> Result<()> {
-        setting.configure(configuration)?;
-        setting.check(&lab)?.has("local-traffic", result, part);
-        Ok(())
-    };
-    judged("", "WARN", "no clusterCIDR")?;
-    judged(CLUSTER_CIDR, "OK", "10.244.0.0/16, fd00:244::/48")?;
-    judged("detectLocalMode: NodeCIDR\n", "WARN", "the Node node-1 has no podCIDRs")?;
-    let prefix = "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: ";
-    judged(&format!("{prefix}veth-}}\n"), "OK", "interfaces veth-")?;
-    judged(&format!("{prefix}cali}}\n"), "WARN", "there is none now")?;
-    let bridge = "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n";
-    judged(bridge, "WARN", "the bridge cni0")?;
-    lab.node.ip("link add cni0 type bridge")?;
-    judged(bridge, "OK", "the bridge cni0")?;
-    setting.manifests.write("node.yaml", Node::of(&lab.node).spec("podCIDRs: [10.244.0.0/24]"))?;
-    judged("detectLocalMode: NodeCIDR\n", "OK", "10.244.0.0/24")
-}
-
-/// As in `kubectl exec`: the agent knows its configuration, and the command has none.
-#[test]
-fn a_check_without_settings_judges_those_of_the_running_agent() -> Result<()> {
-    let world = World::with_web()?;
-    let agent = world.agent(CLUSTER_CIDR)?.start()?;
-    let detected = "10.244.0.0/16, fd00:244::/48 (clusterCIDR)";
-    check(&world.lab.node, &[])?.has("local-traffic", "OK", detected);
-    let given = check(&world.lab.node, &["--proxy-mode=nftables"])?;
-    given.has("local-traffic", "WARN", "no clusterCIDR");
-    agent.stop()
-}
-
-#[test]
-fn primary_addresses_are_unknown_without_the_node() -> Result<()> {
-    let lab = Topology::new()?;
-    let lines = check(&lab.node, &["--proxy-mode=nftables"])?;
-    lines.has("node-ports", "SKIP", "is not known here");
-    lines.has("node", "SKIP", "give --kubeconfig");
-    let addresses = check(&lab.node, &["--nodeport-addresses=192.0.2.11/32"])?;
-    addresses.has("node-ports", "OK", "192.0.2.11 (IPv4)");
     Ok(())
 }

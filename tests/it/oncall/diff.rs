@@ -1,17 +1,10 @@
 //! `shunt diff`: the plan beside the kernel's tables.
 
-use std::thread;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use shunt_testbed::{ManifestDir, Netns, patience};
+use shunt_testbed::{ManifestDir, Netns};
 
-use crate::world::{CLUSTER_CIDR, World, http_service, run_shunt};
-
-/// How long the agent may take to answer with what it has programmed.
-const CONVERGENCE: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
+use crate::world::{http_service, run_shunt};
 
 /// The outcome of `shunt diff`.
 struct Diff {
@@ -27,21 +20,6 @@ fn diff(ns: &Netns, arguments: &[&str]) -> Result<Diff> {
         stdout: String::from_utf8(output.stdout)?,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
-}
-
-/// Runs `shunt diff` until its outcome is the expected one: the agent answers with the objects of a
-/// sync soon after it.
-fn eventually(ns: &Netns, arguments: &[&str], done: impl Fn(&Diff) -> bool) -> Result<Diff> {
-    let start = Instant::now();
-    loop {
-        let found = diff(ns, arguments)?;
-        if done(&found) {
-            return Ok(found);
-        }
-        let (stdout, stderr) = (found.stdout, found.stderr);
-        ensure!(start.elapsed() < patience(CONVERGENCE), "{:?}\n{stdout}\n{stderr}", found.code);
-        thread::sleep(POLL);
-    }
 }
 
 /// Asserts that the command finds these differences: everything behind the summary and the notes.
@@ -269,25 +247,5 @@ fn new_objects_are_differences_and_json_names_them() -> Result<()> {
         "notes": [],
     });
     assert_eq!(found, expected, "{found:#}");
-    Ok(())
-}
-
-#[test]
-fn the_tables_of_a_running_agent_are_compared_with_its_plan() -> Result<()> {
-    let world = World::with_web()?;
-    let agent = world.plain_agent().config(CLUSTER_CIDR)?;
-    let _agent = agent.arg("--own-tables=false").arg("--drift-check-period=0").start()?;
-    let node = &world.lab.node;
-    eventually(node, &[], |found| found.code == Some(0))?;
-    node.nft("delete element ip shunt cluster-ips { 10.96.0.10 }")?;
-    assert_found(&diff(node, &[])?, "table ip shunt\nset cluster-ips\n+ 10.96.0.10");
-    Ok(())
-}
-
-#[test]
-fn comparison_without_a_plan_fails_with_2() -> Result<()> {
-    let found = diff(&Netns::new()?, &[])?;
-    assert_eq!((found.code, found.stdout.as_str()), (Some(2), ""));
-    assert!(found.stderr.contains("give --manifests"), "{}", found.stderr);
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{BaseChain, Batch, ChainKind, Expr, Hook, Kernel, Socket};
+use nfnetlink::nft::{BaseChain, Batch, ChainKind, Expr, Hook, Kernel, Socket, Verdict};
 use serde_json::{Value, json};
 use shunt_testbed::{Agent, Netns, Node, Protocol, Service};
 
@@ -69,7 +69,7 @@ fn drop_forwarded(ns: &Netns) -> Result<()> {
         let (kind, hook) = (ChainKind::Filter, Hook::Forward);
         batch.add_table(Family::Ip, NAME, 0, "");
         batch.add_chain(Family::Ip, NAME, NAME, Some(BaseChain { kind, hook, priority: 0 }));
-        batch.add_rule(Family::Ip, NAME, NAME, &[Expr::Drop], Some(NAME));
+        batch.add_rule(Family::Ip, NAME, NAME, &[Expr::Verdict(Verdict::Drop)], Some(NAME));
         Ok(Socket::open()?.commit(&batch.finish())?)
     })
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use shunt_testbed::{Agent, patience};
 
-use crate::world::{CLUSTER_CIDR, World};
+use crate::world::World;
 
 /// What somebody may do.
 const DAMAGE: [&str; 5] = [
@@ -34,21 +34,6 @@ fn wait_for(world: &World, wanted: &[String], agent: &Agent) -> Result<()> {
         let patient = start.elapsed() < patience(Duration::from_secs(10));
         ensure!(patient, "not repaired: {:?}\n{}", differences(&now, wanted), agent.log());
     }
-}
-
-#[test]
-fn damage_is_repaired_without_any_event_and_its_author_is_named() -> Result<()> {
-    let world = World::with_web()?;
-    let agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?;
-    world.assert_web_works();
-    let wanted = world.lab.node.ruleset()?;
-    for damage in DAMAGE {
-        world.lab.node.nft(damage)?;
-        wait_for(&world, &wanted, &agent)?;
-        world.assert_web_works();
-    }
-    agent.wait_for_log(&["another process modified", "nft (pid "])?;
-    Ok(())
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! One agent at a time works in a network namespace, and only root decides which.
 
-use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -33,20 +30,6 @@ fn names(ns: &Netns) -> Result<Vec<UnixListener>> {
     ns.run(|| {
         let listen = |name| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
         Ok(["shunt/dataplane", "shunt/status"].map(listen).into_iter().collect::<Result<_, _>>()?)
-    })
-}
-
-/// Runs shunt as a user without rights, in a network namespace; `None` where there is no such user.
-fn as_nobody(ns: &Netns, words: &[&str]) -> Result<Option<Output>> {
-    ns.run(|| {
-        // By a descriptor, since others may not enter the folder of the binary.
-        let mut command = Command::new("/proc/self/fd/0");
-        command.arg0("shunt").args(words).uid(65_534).gid(65_534).stdin(File::open(SHUNT)?);
-        match command.output() {
-            // In a user namespace there may be nobody but root.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-            output => Ok(Some(output?)),
-        }
     })
 }
 
@@ -109,31 +92,6 @@ fn an_agent_of_another_container_has_no_process_number() -> Result<()> {
     assert_eq!(output.status.code(), Some(1), "{told}");
     let held = "another shunt (in another container or PID namespace) programs";
     assert!(told.contains(held), "{told}");
-    agent.stop()
-}
-
-#[test]
-fn a_user_without_rights_takes_no_lock() -> Result<()> {
-    let world = World::with_web()?;
-    let manifests = world.manifests.as_ref().display().to_string();
-    let run = ["run", "--hostname-override=node-1", "--manifests", &manifests];
-    let Some(output) = as_nobody(&world.lab.node, &run)? else { return Ok(()) };
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("CAP_NET_ADMIN is missing"), "{told}");
-    Ok(())
-}
-
-#[test]
-fn a_user_without_rights_is_told_which_one_a_command_needs() -> Result<()> {
-    let world = World::with_web()?;
-    let agent = world.start()?;
-    let Some(output) = as_nobody(&world.lab.node, &["status"])? else { return Ok(()) };
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    for part in ["only to processes with CAP_NET_ADMIN", "run this command as root"] {
-        assert!(told.contains(part), "{told}");
-    }
     agent.stop()
 }
 

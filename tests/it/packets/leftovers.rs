@@ -9,16 +9,6 @@ use shunt_testbed::{Agent, Exposition, METRICS_PORT};
 
 use crate::world::{CLUSTER_CIDR, World, run_shunt};
 
-/// What kube-proxy leaves in nf_tables: the tables of its nftables mode, and a chain of its iptables
-/// mode beside one of the kubelet.
-const RULES: &str = "
-    add table ip kube-proxy
-    add table ip6 kube-proxy
-    add table ip nat
-    add chain ip nat KUBE-SERVICES
-    add chain ip nat KUBE-KUBELET-CANARY
-";
-
 /// A process that ends with the test.
 struct Process(Child);
 
@@ -50,71 +40,6 @@ fn wait_for_metric(agent: &Agent, expected: &[(&str, f64)]) -> Result<()> {
 
 fn start(world: &World) -> Result<Agent> {
     world.agent(CLUSTER_CIDR)?.arg("--kube-proxy-check-period=50ms").start()
-}
-
-#[test]
-fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
-    let world = World::with_web()?;
-    let node = &world.lab.node;
-    node.nft(RULES)?;
-    // The interface of IPVS mode is a dummy one, which not every kernel has.
-    node.ip("link add kube-ipvs0 type veth peer name other")?;
-    let agent = start(&world)?;
-    let found = "2 nftables tables, 1 iptables-nft chain, the interface kube-ipvs0";
-    agent.wait_for_log(&["WARN", found, "shunt cleanup --kube-proxy --keep-own"])?;
-    let status = run(&world, &["status"])?;
-    assert!(
-        status.starts_with(&format!("WARNING  kube-proxy or its leftovers: {found}")),
-        "{status}"
-    );
-    let all = [("nftables_table", 2.0), ("iptables_chain", 1.0), ("ipvs_interface", 1.0)];
-    wait_for_metric(&agent, &all)?;
-
-    let log = run(&world, &["cleanup", "--kube-proxy", "--keep-own"])?;
-    assert!(log.contains("ipvs_interface: true") && !log.contains("warning:"), "{log}");
-    agent.wait_for_log(&["kube-proxy and its rules are gone"])?;
-    wait_for_metric(&agent, &all.map(|(kind, _)| (kind, 0.0)))?;
-    assert!(run(&world, &["status"])?.starts_with("OK  "));
-    let rules = node.output("nft", &["list", "ruleset"])?;
-    assert!(!rules.contains("kube-proxy") && !rules.contains("KUBE-SERVICES"), "{rules}");
-    assert!(rules.contains("KUBE-KUBELET-CANARY"), "{rules}");
-    let links = node.output("ip", &["link"])?;
-    assert!(!links.contains("kube-ipvs0"), "{links}");
-    world.assert_web_works();
-
-    // Who writes them again runs.
-    node.nft(RULES)?;
-    agent.wait_for_log(&["WARN", "kube-proxy runs beside shunt"])?;
-    agent.stop()
-}
-
-/// What `docs/from-kube-proxy.md` says of a FORWARD policy DROP: kube-proxy's chain
-/// KUBE-FORWARD was the exception, and this rule is one.
-#[test]
-fn traffic_of_services_passes_a_forward_policy_of_drop_by_its_exception() -> Result<()> {
-    let world = World::with_web()?;
-    let _agent = start(&world)?;
-    let rules = |rule: &str| {
-        ["ip", "ip6"].map(|family| {
-            format!(
-                "add table {family} filter\n\
-                 add chain {family} filter FORWARD {{ type filter hook forward priority 0; policy drop; }}\n\
-                 {}",
-                rule.replace("FAMILY", family)
-            )
-        }).concat()
-    };
-    let to = ["10.96.0.10:80", "192.0.2.10:30080", "[fd00:96::10]:80", "[2001:db8:2::10]:30080"];
-    let client = world.lab.from(&world.lab.client);
-    world.lab.node.nft(&rules(""))?;
-    to.iter().for_each(|to| client.tcp(*to).dropped());
-    // What iptables calls `-m conntrack --ctstate DNAT`.
-    world.lab.node.nft(&rules("add rule FAMILY filter FORWARD ct status dnat accept\n"))?;
-    for to in to {
-        client.tcp(to).reaches(&["pod-1", "pod-2", "pod-3"]);
-        client.udp(to).reaches(&["pod-1", "pod-2", "pod-3"]);
-    }
-    Ok(())
 }
 
 #[test]

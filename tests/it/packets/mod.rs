@@ -3,7 +3,6 @@
 
 mod atomicity;
 mod bad_input;
-mod counters;
 mod drift;
 mod exclusive;
 mod failing;
@@ -14,4 +13,3 @@ mod shrinking;
 mod status;
 mod transactions;
 mod unread_log;
-mod watching;

@@ -113,10 +113,10 @@ fn changes_reach_the_kernel_although_nobody_reads_the_warnings() -> Result<()> {
     let told = status["lostLogLines"].as_f64().context("no number")?;
     ensure!(told >= lost, "{status:#}");
     let warnings = status["warnings"].to_string();
-    ensure!(warnings.contains("lines of the log were lost"), "{warnings}");
+    ensure!(warnings.contains("log lines were lost"), "{warnings}");
 
     // The reader comes back.
-    let line = stderr.line("lines of the log were lost")?;
+    let line = stderr.line("log lines were lost")?;
     ensure!(line.contains("WARN") && line.contains("lines="), "{line}");
     agent.stop()
 }

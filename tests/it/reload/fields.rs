@@ -1,23 +1,17 @@
 //! Each field that is applied in place, seen in what it is for.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use shunt_testbed::{Occupier, Protocol};
+use shunt_testbed::{CLUSTER_CIDR, HEALTH_PORT, METRICS_PORT, Occupier};
 
-use super::configured::{Configured, NODE_PORT, WEB, WEB_PODS, wait_until};
-use crate::table::{self, Case, Family, Frontend};
-use crate::world::{SHUNT, manifest, web};
-use shunt_testbed::{HEALTH_PORT, METRICS_PORT};
-
-const CIDRS: &str = "clusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
+use super::configured::{Configured, WEB, WEB_PODS, wait_until};
 
 /// Rules change while connections are made: all of them arrive.
 #[test]
 fn masquerade_bit() -> Result<()> {
-    let bit = |bit: u8| format!("{CIDRS}nftables: {{masqueradeBit: {bit}}}\n");
+    let bit = |bit: u8| format!("{CLUSTER_CIDR}nftables: {{masqueradeBit: {bit}}}\n");
     let world = Configured::new(&bit(14))?;
     let agent = world.agent().start()?;
     let over = AtomicBool::new(false);
@@ -43,101 +37,6 @@ fn masquerade_bit() -> Result<()> {
         changed
     })?;
     client.tcp(WEB).reaches(&WEB_PODS).source_masqueraded();
-    agent.stop()
-}
-
-#[test]
-fn masquerade_all() -> Result<()> {
-    let world = Configured::new(CIDRS)?;
-    let agent = world.agent().start()?;
-    let pod = || world.lab.from(&world.lab.pod1).tcp(WEB).reaches(&WEB_PODS).not_at("pod-1");
-    pod().source_preserved();
-    world.config.write(&format!("{CIDRS}nftables: {{masqueradeAll: true}}\n"))?;
-    world.wait_for_rules("comment \"masqueradeAll\"", true)?;
-    pod().source_masqueraded();
-    agent.stop()
-}
-
-#[test]
-fn detection_of_local_traffic() -> Result<()> {
-    let world = Configured::new("")?;
-    let agent = world.agent().start()?;
-    let client = || world.lab.from(&world.lab.client).tcp(WEB).reaches(&WEB_PODS);
-    client().source_preserved();
-    for (settings, rule) in [
-        (CIDRS, "10.244.0.0/16"),
-        (
-            "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth-}\n",
-            "veth-*",
-        ),
-        ("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n", "cni0"),
-    ] {
-        world.config.write(settings)?;
-        world.wait_for_rules(rule, true)?;
-        client().source_masqueraded();
-    }
-    world.config.write("")?;
-    world.wait_for_rules("cni0", false)?;
-    client().source_preserved();
-    agent.stop()
-}
-
-#[test]
-fn node_port_addresses_and_bind_address() -> Result<()> {
-    let world = Configured::new("mode: nftables\n")?;
-    let agent = world.agent().start()?;
-    let client = world.lab.from(&world.lab.client);
-    let [first, second] = [10, 11].map(|last| SocketAddr::from(([192, 0, 2, last], NODE_PORT)));
-    client.tcp(first).reaches(&WEB_PODS);
-    client.tcp(second).refused();
-    for (settings, offered, other) in [
-        ("nodePortAddresses: [192.0.2.11/32]\n", second, Some(first)),
-        ("mode: nftables\nbindAddress: 192.0.2.10\n", first, Some(second)),
-        ("nodePortAddresses: [192.0.2.0/24]\n", second, None),
-        ("mode: nftables\nbindAddress: 192.0.2.11\n", second, Some(first)),
-        ("mode: ''\n", second, None),
-    ] {
-        world.config.replace(settings)?;
-        client.tcp(offered).eventually().reaches(&WEB_PODS);
-        match other {
-            Some(other) => client.tcp(other).eventually().refused(),
-            None => drop(client.tcp(first).eventually().reaches(&WEB_PODS)),
-        }
-    }
-    agent.stop()
-}
-
-/// KEP-5707: without the gate, packets to ExternalIPs leave the node as they came.
-#[test]
-fn feature_gate_of_external_ips() -> Result<()> {
-    let off = format!("{CIDRS}featureGates: {{AllowServiceExternalIPs: false}}\n");
-    let world = Configured::new(&off)?;
-    let pods = [&world.lab.pod1, &world.lab.pod2];
-    world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;
-    let agent = world.agent().start()?;
-    let client = world.lab.from(&world.lab.client);
-    let to = |frontend, family| {
-        Case { frontend, family, protocol: Protocol::Tcp }.address_of(table::WEB)
-    };
-    let external_ips = Family::ALL.map(|family| to(Frontend::ExternalIp, family));
-    for family in Family::ALL {
-        client.tcp(to(Frontend::LoadBalancer, family)).reaches(&WEB_PODS);
-    }
-    for ip in external_ips {
-        client.tcp(ip).unhandled();
-        let mut explain = world.lab.node.command(SHUNT);
-        let explained = explain.args(["explain", &format!("--to={ip}")]).output()?;
-        let text = String::from_utf8_lossy(&explained.stdout);
-        assert!(text.contains("{AllowServiceExternalIPs: false} turns externalIPs off"), "{text}");
-    }
-    world.config.write(CIDRS)?;
-    for ip in external_ips {
-        client.tcp(ip).eventually().reaches(&WEB_PODS).source_masqueraded();
-    }
-    world.config.write(&off)?;
-    for ip in external_ips {
-        client.tcp(ip).eventually().unhandled();
-    }
     agent.stop()
 }
 

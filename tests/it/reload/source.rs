@@ -43,24 +43,3 @@ fn another_kubeconfig_leads_to_another_server() -> Result<()> {
     client.tcp("10.96.0.30:80").eventually().unhandled();
     agent.stop()
 }
-
-/// The node of another name has other pods.
-#[test]
-fn another_name_makes_other_endpoints_local() -> Result<()> {
-    let world = Configured::new("hostnameOverride: node-1\n")?;
-    let service = Service::new("local")
-        .cluster_ips(&["10.96.0.40"])
-        .port("http", Protocol::Tcp, 80)
-        .spec("internalTrafficPolicy: Local");
-    let pods = [&world.lab.pod1, &world.lab.pod3];
-    world.manifests.write("local.yaml", format!("{service}{}", http_slices("local", &pods)))?;
-    let agent = world.agent().name_from_configuration().start()?;
-    let local = world.lab.from(&world.lab.pod2).tcp("10.96.0.40:80");
-    local.clone().reaches(&["pod-1"]);
-    world.config.write("hostnameOverride: node-2\n")?;
-    local.clone().eventually().reaches(&["pod-3"]);
-    // Manifests are followed as before.
-    world.add("new", "10.96.0.41")?;
-    world.lab.from(&world.lab.client).tcp("10.96.0.41:80").eventually().reaches(&["pod-1"]);
-    agent.stop()
-}

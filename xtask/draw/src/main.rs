@@ -9,7 +9,6 @@ mod figure;
 mod page;
 mod pictures;
 mod plots;
-mod scale;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,7 +25,6 @@ use self::plots::PLOTS;
 
 const FIGURES: &str = "docs/benchmarks.json";
 const PAGE: &str = "docs/benchmarks.md";
-const SCALE: &str = "docs/scale.md";
 const README: &str = "README.md";
 
 /// All that is known, each section from the last run that had it.
@@ -72,7 +70,6 @@ impl Figures {
         let read = |path: &str| fs::read_to_string(root.join(path)).context(path.to_owned());
         let mut files = vec![
             (PAGE.to_owned(), page::fill(&read(PAGE)?, |name| page::section(self, name))?),
-            (SCALE.to_owned(), page::fill(&read(SCALE)?, |name| scale::part(self, name))?),
             (README.to_owned(), page::fill(&read(README)?, |_| page::summary(self))?),
         ];
         for plot in &PLOTS {
@@ -166,8 +163,7 @@ mod tests {
         }
         let page = &documents[0].1;
         for section in figures.rows.iter().map(|row| row.section.as_str()) {
-            let place = if section == scale::SECTION { &documents[1].1 } else { page };
-            let is_shown = place.contains(&format!("<!-- figures: {section} -->\n"));
+            let is_shown = page.contains(&format!("<!-- figures: {section} -->\n"));
             assert_eq!(is_shown, !page::NOT_ON_PAGES.contains(&section), "{section}");
         }
         for plot in &PLOTS {

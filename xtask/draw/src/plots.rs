@@ -220,7 +220,7 @@ impl Plot {
         // Above the lines, there is room for their names.
         let mut chart = ChartBuilder::on(area)
             .caption(self.whats[at].1, ("sans-serif", 13))
-            .x_label_area_size(28)
+            .x_label_area_size(44)
             .y_label_area_size(70)
             .build_cartesian_2d(0.0..services * 1.05, 0.0..most * 1.6)
             .map_err(failed)?;

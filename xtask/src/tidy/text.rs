@@ -31,6 +31,10 @@ const REGISTRY_HOSTS: [&str; 9] = [
 /// Where Debian is on a machine that is no Debian, whose apt cannot say it.
 const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/vm/kernel.rs", REGISTRY_HOSTS[6]);
 
+/// The repository's address, or a placeholder until there is one. All places have the same.
+const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
+const PLACEHOLDER: &str = concat!("OWN", "ER/shunt");
+
 /// How a netlink socket is opened without the crate `mnl`, which all of the agent's are opened with.
 const NETLINK_FAMILY: [&str; 2] = ["AF_NETLINK", "AddressFamily::Netlink"];
 
@@ -55,6 +59,9 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
         if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
             object(format!("`{place}` is a folder of one machine; use a relative path"));
         }
+        if names_other_repository(line, REPOSITORY) {
+            object(format!("the repository is {REPOSITORY}, as Cargo.toml says"));
+        }
         if path == "Cargo.lock" && line.starts_with("source = ") {
             // Cargo's own name for its registry, which a mirror does not change.
             if !line.contains(REGISTRY_HOSTS[2]) {
@@ -68,6 +75,19 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
         }
     }
     violations
+}
+
+/// Whether `line` has another address of the repository, or the placeholder of an address that is known.
+fn names_other_repository(line: &str, repository: &str) -> bool {
+    let host = "github.com/";
+    let own = repository.rsplit_once(host).map_or(repository, |(_, own)| own);
+    let ends = |c: char| !c.is_alphanumeric() && !"-_./".contains(c);
+    let mut others = line.split(host).skip(1).filter_map(|rest| {
+        let mut parts = rest.split(ends).next()?.splitn(3, '/');
+        Some(format!("{}/{}", parts.next()?, parts.next()?))
+    });
+    others.any(|it| it.ends_with("/shunt") && it != own)
+        || own != PLACEHOLDER && line.contains(PLACEHOLDER)
 }
 
 /// Whether `line` has the absolute path `place`, and not just a relative one that ends like it.
@@ -102,6 +122,19 @@ mod tests {
     fn a_netlink_socket_of_the_product_is_refused() {
         assert_eq!(check("src/commands/check/kernel.rs", NETLINK_FAMILY[0]).len(), 1);
         assert_eq!(check("tests/it/packets/exclusive.rs", NETLINK_FAMILY[0]), [""; 0]);
+    }
+
+    #[test]
+    fn another_address_of_the_repository_is_refused() {
+        let (old, new) = (
+            format!("https://github.com/{PLACEHOLDER}"),
+            concat!("https://github.com/a-b/", "shunt"),
+        );
+        assert!(!names_other_repository(&format!("see {old}/blob/main/x.md#y"), &old));
+        assert!(!names_other_repository("https://github.com/kubernetes/kubernetes", &old));
+        assert!(names_other_repository(&format!("home: {new}"), &old));
+        assert!(names_other_repository(&format!("--repo {PLACEHOLDER}"), new));
+        assert!(!names_other_repository(&format!("({new})"), new));
     }
 
     #[test]

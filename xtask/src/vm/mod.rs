@@ -91,25 +91,6 @@ const BOOTS: [Boot; 5] = [
         TABLE_SIZE,
         &[
             (
-                "packets",
-                TESTS,
-                "packets::lifecycle::cleanup_removes_our_rules_and_no_others \
-                 packets::lifecycle::a_killed_agent_leaves_its_rules",
-            ),
-            (
-                "endpoints",
-                TESTS,
-                "endpoints::affinity::a_session_ends_with_its_time_out endpoints::established:: \
-                 endpoints::gone::",
-            ),
-            (
-                "balancing",
-                TESTS,
-                "balancing::hash::a_client_stays_with_its_endpoint_through_every_frontend \
-                 balancing::hash::explain_knows_the_endpoint_of_a_client \
-                 balancing::weights::a_drained_endpoint_keeps_its_connections_and_gets_no_new_one",
-            ),
-            (
                 "loopback",
                 TESTS,
                 "loopback::traffic::each_direction_ends_by_itself \
@@ -123,8 +104,12 @@ const BOOTS: [Boot; 5] = [
             (
                 "scenarios",
                 SCENARIOS,
-                "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
-                 node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves",
+                "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide \
+                 load_balancers::ranges_change node_ports::an_interface flows::a_flow_ends_with_its_service \
+                 flows::a_flow_leaves flows::direct affinity::session_ends \
+                 affinity::a_session_outlives_restarts connections::connection_to_a_gone \
+                 connections::address_that balancing::client_stays balancing::drained commands::cleanup \
+                 commands::damage",
             ),
         ],
     ),
@@ -143,8 +128,8 @@ const BOOTS: [Boot; 5] = [
             // First, because it wants to find a machine on which nothing was done.
             ("bare", OWN, "bare"),
             // Not those of `shunt render`, which are no matter of the kernel: nft 1.0.6 writes a conversion
-            // that 6.12.117 rejects. Nor storms, which are about how often the agent tries again.
-            ("kernel", TESTS, "kernel:: --skip=kernel::rendered:: --skip=kernel::storm::"),
+            // that 6.12.117 rejects.
+            ("kernel", TESTS, "kernel:: --skip=kernel::rendered::"),
             ("conntrack", TESTS, "conntrack::"),
         ],
     ),

@@ -88,7 +88,7 @@ codes! {
     SelectsOtherProtocol = "selects-other-protocol",
     /// The address of a load balancer has the `ipMode` `Proxy`.
     IpModeProxy = "ip-mode-proxy",
-    /// The node port is not on this address of the node.
+    /// The node port is not served on this address of the node.
     NodePortAddressNotSelected = "node-port-address-not-selected",
     /// Another process listens on the node port.
     NodePortTaken = "node-port-taken",

@@ -421,7 +421,7 @@ fn without_frontend(
     let node_port = packet.node_port_key().filter(|_| is_own);
     if let Some(owner) = node_port.and_then(|key| desired.service_of(key)) {
         let text = format!(
-            "node port {} of Service {owner} is not on {address}: {}",
+            "node port {} of Service {owner} is not served on {address}: {}",
             packet.port,
             why_not_there(packet, context)
         );
@@ -441,7 +441,7 @@ fn without_frontend(
     }
     if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
         let text = format!(
-            "no Service of shunt has {address}, although a ServiceCIDR contains it (headless Services \
+            "no Service has {address}, although a ServiceCIDR contains it (headless Services \
              and those of another proxy do not count)"
         );
         findings.push(Finding::new(Code::AddressWithoutService, text));
@@ -455,7 +455,7 @@ fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
     let proxy = LoopbackNodePorts::address(family);
     match context.options.loopback_node_ports.has(family) {
         _ if !address.is_loopback() => node_port_addresses(context, family),
-        false => format!("{proxy} has no node ports unless nodePortAddresses have localhost"),
+        false => "nodePortAddresses does not include localhost".to_owned(),
         true if address != proxy => format!("{proxy} is the only loopback address with node ports"),
         true => "the proxy on loopback addresses serves TCP only".to_owned(),
     }
@@ -467,7 +467,7 @@ pub fn node_port_addresses(context: &NodeContext, family: Family) -> String {
     match context.node_port_addresses(family) {
         _ if context.interface_addresses.is_empty() => {
             format!(
-                "the node's addresses are unknown, as the manifests have no Node {}",
+                "the node's addresses are unknown, as the manifests contain no Node {}",
                 context.node_name
             )
         }

@@ -15,7 +15,7 @@ mod objects;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
-pub use collections::{ArrivalMap, ArrivalSet};
+pub use collections::{ArrivalMap, ArrivalSet, SharedMap};
 pub use endpoints::{Backend, Locality, Selection, Weights, missing, select};
 pub use gone::{GONE_FOR, GoneEndpoints, MAX_GONE, SETTLE};
 pub use objects::{

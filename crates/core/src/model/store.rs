@@ -1,16 +1,15 @@
 //! The store of known objects, and the Services to plan again after a change.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ArrivalMap, ArrivalSet, EndpointSlice, Ignored, Node, ObjectName, Service};
+use super::{ArrivalSet, EndpointSlice, Ignored, Node, ObjectName, Service, SharedMap};
 
-/// A change from a source. Objects are shared: the store of the dataplane and the directory for
-/// readers hold the same ones.
+/// A change from a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A Service is new or has changed.
@@ -90,23 +89,29 @@ impl Dirty {
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.node_context
     }
+
+    /// Adds what another change made dirty.
+    pub fn merge(&mut self, other: Dirty) {
+        self.services.extend(other.services);
+        self.node_context |= other.node_context;
+    }
 }
 
-/// A store of all currently known objects.
+/// A store of all currently known objects. A clone costs nothing, and stays as it is.
 #[derive(Debug, Clone, Default)]
 pub struct Store {
-    services: ArrivalMap<ObjectName, Arc<Service>>,
+    services: SharedMap<ObjectName, Arc<Service>>,
     /// The Services that shunt does not implement.
-    ignored: BTreeMap<ObjectName, Ignored>,
-    slices: ArrivalMap<ObjectName, Arc<EndpointSlice>>,
+    ignored: SharedMap<ObjectName, Ignored>,
+    slices: SharedMap<ObjectName, Arc<EndpointSlice>>,
     /// The slices of each Service, sorted by name.
-    slices_of: ArrivalMap<ObjectName, Vec<Arc<EndpointSlice>>>,
+    slices_of: SharedMap<ObjectName, Vec<Arc<EndpointSlice>>>,
     /// The last known state of the agent's Node, even if it no longer exists.
-    node: Option<Node>,
+    node: Option<Arc<Node>>,
     node_exists: bool,
     node_read: bool,
-    service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
-    interface_addresses: BTreeSet<IpAddr>,
+    service_cidrs: SharedMap<Arc<str>, Vec<IpNet>>,
+    interface_addresses: Arc<BTreeSet<IpAddr>>,
     synced: bool,
     service_ports: usize,
     endpoints: usize,
@@ -119,24 +124,6 @@ impl Store {
         Store::default()
     }
 
-    /// Reserves capacity for the objects of the first batch of each kind, exactly: maps that grow
-    /// leave holes in the heap of about their own size.
-    pub fn expect(&mut self, changes: &[Change]) {
-        if !self.services.is_empty() && !self.slices.is_empty() {
-            return;
-        }
-        let count =
-            |is_meant: fn(&Change) -> bool| changes.iter().filter(|it| is_meant(it)).count();
-        if self.services.is_empty() {
-            self.services.reserve_exact(count(|change| matches!(change, Change::Service(_))));
-        }
-        if self.slices.is_empty() {
-            let slices = count(|change| matches!(change, Change::Slice(_)));
-            self.slices.reserve_exact(slices);
-            self.slices_of.reserve_exact(slices);
-        }
-    }
-
     /// Applies one change and adds the Services to plan again to `dirty`. Returns false, without a
     /// change of `dirty`, if the store has this state already.
     pub fn apply(&mut self, change: Change, dirty: &mut Dirty) -> bool {
@@ -144,11 +131,11 @@ impl Store {
             Change::Service(service) => return self.apply_service(service, dirty),
             Change::ServiceIgnored(name, reason) => {
                 let changed = self.ignored.get(&name) != Some(&reason);
-                self.ignored.insert(name.clone(), reason);
+                self.ignored.insert_mut(name.clone(), reason);
                 return self.drop_service(name, dirty) || changed;
             }
             Change::ServiceGone(name) => {
-                let was_ignored = self.ignored.remove(&name).is_some();
+                let was_ignored = self.ignored.remove_mut(&name);
                 return self.drop_service(name, dirty) || was_ignored;
             }
             Change::Slice(slice) => return self.apply_slice(slice, dirty),
@@ -161,53 +148,50 @@ impl Store {
             }
             Change::NodeRemembered(node) => {
                 let is_news = self.node.is_none();
-                self.node.get_or_insert(*node);
+                self.node.get_or_insert_with(|| Arc::new(*node));
                 is_news
             }
             Change::ServiceCidr(name, nets) => {
                 let changed = self.service_cidrs.get(&name) != Some(&nets);
-                self.service_cidrs.insert(name, nets);
+                self.service_cidrs.insert_mut(name, nets);
                 changed
             }
-            Change::ServiceCidrGone(name) => self.service_cidrs.remove(&name).is_some(),
+            Change::ServiceCidrGone(name) => self.service_cidrs.remove_mut(&name),
             Change::InterfaceAddresses(addresses) => {
-                let changed = self.interface_addresses != addresses;
-                self.interface_addresses = addresses;
+                let changed = *self.interface_addresses != addresses;
+                self.interface_addresses = Arc::new(addresses);
                 changed
             }
-            Change::Synced => {
-                // Most objects come before, and their number changes little afterwards.
-                self.services.shrink_to_fit();
-                self.slices.shrink_to_fit();
-                self.slices_of.shrink_to_fit();
-                !std::mem::replace(&mut self.synced, true)
-            }
+            Change::Synced => !std::mem::replace(&mut self.synced, true),
         };
         dirty.node_context |= changed;
         changed
     }
 
     fn apply_service(&mut self, service: Arc<Service>, dirty: &mut Dirty) -> bool {
-        self.ignored.remove(&service.name);
-        if self.services.get(&service.name) == Some(&service) {
+        self.ignored.remove_mut(&service.name);
+        let old = self.services.get(&service.name);
+        if old == Some(&service) {
             return false;
         }
         dirty.services.insert(service.name.clone());
-        self.service_ports += service.ports.len();
-        let old = self.services.insert(service.name.clone(), service);
         self.service_ports -= old.map_or(0, |old| old.ports.len());
+        self.service_ports += service.ports.len();
+        self.services.insert_mut(service.name.clone(), service);
         true
     }
 
     fn drop_service(&mut self, name: ObjectName, dirty: &mut Dirty) -> bool {
-        let Some(old) = self.services.swap_remove(&name) else { return false };
+        let Some(old) = self.services.get(&name) else { return false };
         self.service_ports -= old.ports.len();
+        self.services.remove_mut(&name);
         dirty.services.insert(name);
         true
     }
 
     fn drop_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) -> bool {
-        let Some(old) = self.slices.swap_remove(name) else { return false };
+        let Some(old) = self.slices.get(name).cloned() else { return false };
+        self.slices.remove_mut(name);
         self.endpoints -= old.endpoints.len();
         self.unlink(&old, dirty);
         true
@@ -237,45 +221,37 @@ impl Store {
     }
 
     fn apply_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut Dirty) -> bool {
-        match self.slices.get(&slice.name) {
-            Some(old) if *old == slice => return false,
-            Some(old) if old.service == slice.service => {}
-            _ => {
-                // A slice that changes its Service leaves the old one at once.
-                if let Some(old) = self.slices.swap_remove(&slice.name) {
-                    self.endpoints -= old.endpoints.len();
-                    self.unlink(&old, dirty);
-                }
-            }
+        let old = self.slices.get(&slice.name);
+        if old == Some(&slice) {
+            return false;
+        }
+        if old.is_some_and(|old| old.service != slice.service) {
+            // A slice that changes its Service leaves the old one at once.
+            self.drop_slice(&slice.name, dirty);
         }
         if let Some(service) = slice.service_name() {
-            let slices = self.slices_of.entry(service.clone()).or_default();
-            match slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
-                Ok(place) => slices[place] = slice.clone(),
-                Err(place) => {
-                    if slices.is_empty() {
-                        // Most Services have one slice.
-                        slices.reserve_exact(1);
-                    }
-                    slices.insert(place, slice.clone());
-                }
+            match self.slices_of.get_mut(&service) {
+                Some(slices) => match slices.binary_search_by(|it| it.name.cmp(&slice.name)) {
+                    Ok(place) => slices[place] = slice.clone(),
+                    Err(place) => slices.insert(place, slice.clone()),
+                },
+                None => self.slices_of.insert_mut(service.clone(), vec![slice.clone()]),
             }
             dirty.services.insert(service);
         }
-        self.endpoints += slice.endpoints.len();
-        let old = self.slices.insert(slice.name.clone(), slice);
+        let old = self.slices.get(&slice.name);
         self.endpoints -= old.map_or(0, |old| old.endpoints.len());
+        self.endpoints += slice.endpoints.len();
+        self.slices.insert_mut(slice.name.clone(), slice);
         true
     }
 
     fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
-        let Some(service) = slice.service_name() else {
-            return;
-        };
+        let Some(service) = slice.service_name() else { return };
         if let Some(slices) = self.slices_of.get_mut(&service) {
             slices.retain(|known| known.name != slice.name);
             if slices.is_empty() {
-                self.slices_of.swap_remove(&service);
+                self.slices_of.remove_mut(&service);
             }
         }
         dirty.services.insert(service);
@@ -288,9 +264,8 @@ impl Store {
             Some(known) if known.name == node.name => node.keep_missing(known),
             _ => {}
         }
-        let node = Some(node);
-        let changed = self.node != node || !self.node_exists;
-        self.node = node;
+        let changed = self.node.as_deref() != Some(&node) || !self.node_exists;
+        self.node = Some(Arc::new(node));
         self.node_exists = true;
         self.node_read = true;
         changed
@@ -302,21 +277,21 @@ impl Store {
         self.synced
     }
 
-    /// Returns all Services, in the order of insertion.
+    /// Returns all Services, by name.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values().map(|service| &**service)
     }
 
     /// Returns the Services that shunt does not implement, by name.
     #[must_use]
-    pub fn ignored(&self) -> &BTreeMap<ObjectName, Ignored> {
+    pub fn ignored(&self) -> &SharedMap<ObjectName, Ignored> {
         &self.ignored
     }
 
     /// Returns the number of Services.
     #[must_use]
     pub fn service_count(&self) -> usize {
-        self.services.len()
+        self.services.size()
     }
 
     /// Returns the sum of the port counts of all Services.
@@ -334,7 +309,7 @@ impl Store {
     /// Returns the number of EndpointSlices.
     #[must_use]
     pub fn slice_count(&self) -> usize {
-        self.slices.len()
+        self.slices.size()
     }
 
     /// Returns the Service of that name.
@@ -354,7 +329,7 @@ impl Store {
         self.slices.get(name).map(|slice| &**slice)
     }
 
-    /// Returns all EndpointSlices, in the order of insertion.
+    /// Returns all EndpointSlices, by name.
     pub fn all_slices(&self) -> impl Iterator<Item = &EndpointSlice> {
         self.slices.values().map(|slice| &**slice)
     }
@@ -362,13 +337,13 @@ impl Store {
     /// Returns the last known state of the agent's Node, even after its deletion.
     #[must_use]
     pub fn last_known_node(&self) -> Option<&Node> {
-        self.node.as_ref()
+        self.node.as_deref()
     }
 
     /// Returns the agent's Node; `None` after its deletion.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
-        self.node.as_ref().filter(|_| self.node_exists)
+        self.last_known_node().filter(|_| self.node_exists)
     }
 
     /// Returns true once the source has sent the agent's Node, or that there is none.
@@ -382,13 +357,14 @@ impl Store {
     /// their content, with their EndpointSlices.
     #[must_use]
     pub fn excerpt(&self, wanted: impl Fn(&ObjectName, Option<&Service>) -> bool) -> Vec<Change> {
-        let mut changes: Vec<Change> = self.node.iter().cloned().map(Change::node).collect();
+        let mut changes: Vec<Change> =
+            self.node.iter().map(|node| Change::node(Node::clone(node))).collect();
         if !self.node_exists {
             changes.push(Change::NodeGone);
         }
         let cidrs = self.service_cidrs.iter();
         changes.extend(cidrs.map(|(name, nets)| Change::ServiceCidr(name.clone(), nets.clone())));
-        changes.push(Change::InterfaceAddresses(self.interface_addresses.clone()));
+        changes.push(Change::InterfaceAddresses(BTreeSet::clone(&self.interface_addresses)));
         let services =
             self.services.values().filter(|service| wanted(&service.name, Some(service)));
         changes.extend(services.cloned().map(Change::Service));

@@ -67,10 +67,13 @@ impl fmt::Display for ConflictReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConflictReason::Kind { winner, loser } => {
-                write!(f, "{winner}s take precedence over {loser}s at any age")
+                write!(f, "{winner}s always take precedence over {loser}s")
             }
             ConflictReason::Age => f.write_str("that Service is older"),
-            ConflictReason::Name => f.write_str("neither Service is older, its name comes first"),
+            ConflictReason::Name => f.write_str(
+                "both Services are equally old, and its name sorts \
+                                                 first",
+            ),
         }
     }
 }

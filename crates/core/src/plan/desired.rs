@@ -30,7 +30,7 @@ pub struct Desired {
     /// Members of plain sets with the number of Services (or node_context) that want them.
     members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
-    health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
+    health_checks: Arc<BTreeMap<(ObjectName, Family), HealthCheck>>,
     /// The Services whose hash tables or weights would need too many elements.
     oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
@@ -53,7 +53,7 @@ impl Desired {
             claims: Claims::default(),
             members: ArrivalMap::default(),
             conflicts: BTreeMap::new(),
-            health_checks: BTreeMap::new(),
+            health_checks: Arc::default(),
             oversized: BTreeSet::new(),
             unserved: Unserved::default(),
             touched: Touching::default(),
@@ -194,11 +194,13 @@ impl Desired {
             true => self.oversized.insert(name.clone()),
             false => self.oversized.remove(name),
         };
-        for check in old.iter().flat_map(|plan| &plan.health_checks) {
-            self.health_checks.remove(&(name.clone(), check.family));
+        let before = old.iter().flat_map(|plan| &plan.health_checks);
+        let after = new.iter().flat_map(|plan| &plan.health_checks);
+        if !before.clone().eq(after.clone()) {
+            let checks = Arc::make_mut(&mut self.health_checks);
+            before.for_each(|check| drop(checks.remove(&(name.clone(), check.family))));
+            checks.extend(after.map(|check| ((name.clone(), check.family), check.clone())));
         }
-        let checks = new.iter().flat_map(|plan| &plan.health_checks).cloned();
-        self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
         for key in contested {
             self.note_owned(name, new.as_ref(), key);
         }
@@ -288,9 +290,10 @@ impl Desired {
         self.conflicts.values().flatten()
     }
 
-    /// Returns the health checks of load balancers for Services.
-    pub fn health_checks(&self) -> impl Iterator<Item = &HealthCheck> {
-        self.health_checks.values()
+    /// Returns the health checks of load balancers for Services: the same value until one changes.
+    #[must_use]
+    pub fn health_checks(&self) -> &Arc<BTreeMap<(ObjectName, Family), HealthCheck>> {
+        &self.health_checks
     }
 
     /// Returns the Services whose hash tables or weights would need too many elements
@@ -451,7 +454,7 @@ mod tests {
         flows.retain(|key, _| desired.frontend(*key).is_some());
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
-        let checks = desired.health_checks().cloned().collect();
+        let checks = desired.health_checks().values().cloned().collect();
         (frontends, desired.members(), conflicts, checks, desired.unserved(), flows)
     }
 

@@ -7,7 +7,7 @@
 use super::{NodeContext, Rule, Statement};
 use crate::model::{Change, Node};
 
-/// The longest part of a Node's name in a comment, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is 128).
+/// The longest name of a Node or zone in a comment, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is 128).
 const MAX_NAME: usize = 100;
 
 const UNKNOWN: &str = "no Node";
@@ -29,8 +29,10 @@ pub(super) fn remember(node_context: &NodeContext) -> Vec<Rule> {
         None => facts.push(UNKNOWN.to_owned()),
         Some(node) => {
             facts.push(format!("{NAME} {}", short(&node.name)));
-            let zone =
-                node.zone.iter().filter(|zone| zone.bytes().all(|byte| byte.is_ascii_graphic()));
+            let fits = |zone: &str| {
+                zone.len() <= MAX_NAME && zone.bytes().all(|byte| byte.is_ascii_graphic())
+            };
+            let zone = node.zone.iter().filter(|zone| fits(zone));
             facts.extend(zone.map(|zone| format!("{ZONE} {zone}")));
             facts.extend(node.addresses.iter().map(|address| format!("{ADDRESS} {address}")));
             facts.extend(node.pod_cidrs.iter().map(|net| format!("{POD_CIDR} {net}")));

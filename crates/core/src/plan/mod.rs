@@ -45,5 +45,5 @@ pub use ruleset::{
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
-pub use text::{base_text, element_text, render, rule_text};
+pub use text::{base_text, element_text, render};
 pub use timeouts::TcpTimeouts;

@@ -2,7 +2,6 @@
 //! only elements scale.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use ipnet::IpNet;
 
@@ -137,19 +136,6 @@ impl TcpFlags {
     const SYN: u8 = 1 << 1;
     const RST: u8 = 1 << 2;
     const ACK: u8 = 1 << 4;
-    const NAMES: [(u8, &str); 4] = [
-        (TcpFlags::FIN, "fin"),
-        (TcpFlags::SYN, "syn"),
-        (TcpFlags::RST, "rst"),
-        (TcpFlags::ACK, "ack"),
-    ];
-}
-
-impl fmt::Display for TcpFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = TcpFlags::NAMES.iter().filter(|(flag, _)| self.0 & flag != 0);
-        f.write_str(&set.map(|(_, name)| *name).collect::<Vec<_>>().join("|"))
-    }
 }
 
 /// The sense of a match: as it stands, or negated.

@@ -5,15 +5,17 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, GONE_ENDPOINTS, HASH_SEED,
-    Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, TcpTimeouts,
-    Value, base_chains, on_demand_chain,
+    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, Key, LAYOUT_COMMENT, Rule,
+    Set, SetValue, SourceRange, TABLE, TcpTimeouts, Value, base_chains, on_demand_chain,
 };
-use crate::model::{Balancing, Family};
+use crate::model::Family;
+
+/// Writes a rule in nft's syntax: the plan does not know the expressions that a rule becomes.
+type RuleText = fn(Family, &Rule) -> String;
 
 /// Writes the planned tables of both families; an empty text before the first plan.
 #[must_use]
-pub fn render(desired: &Desired) -> String {
+pub fn render(desired: &Desired, rule_text: RuleText) -> String {
     let mut text = String::new();
     let Some(node_context) = desired.node_context() else { return text };
     let frontends = desired.frontends();
@@ -30,7 +32,7 @@ pub fn render(desired: &Desired) -> String {
         chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
         // Writing to a String cannot fail.
         let timeouts = node_context.options.tcp_timeouts.as_ref();
-        let _ = write_table(&mut text, family, timeouts, &chains, &elements);
+        let _ = write_table(&mut text, family, timeouts, (&chains, rule_text), &elements);
     }
     text
 }
@@ -39,7 +41,7 @@ fn write_table(
     out: &mut String,
     family: Family,
     timeouts: Option<&TcpTimeouts>,
-    chains: &[Chain],
+    (chains, rule_text): (&[Chain], RuleText),
     elements: &[Element<'_>],
 ) -> std::fmt::Result {
     writeln!(out, "table {} {TABLE} {{", family_word(family))?;
@@ -120,36 +122,13 @@ fn type_text(family: Family, field: Field, type_of: bool) -> String {
         (Field::Source | Field::Destination, false, Family::V6) => "ipv6_addr",
         (Field::Protocol, false, _) => "inet_proto",
         (Field::Port, false, _) => "inet_service",
-        (Field::Index, ..) => return index_text(family, Balancing::Random, 2),
-        _ => return load_text(family, field),
+        (Field::Source, true, _) => return format!("{} saddr", family_word(family)),
+        (Field::Destination, true, _) => return format!("{} daddr", family_word(family)),
+        (Field::Protocol, true, _) => "meta l4proto",
+        (Field::Port, true, _) => "th dport",
+        (Field::Index, ..) => "numgen random mod 2",
     };
     text.to_owned()
-}
-
-fn load_text(family: Family, field: Field) -> String {
-    match field {
-        Field::Source => format!("{} saddr", family_word(family)),
-        Field::Destination => format!("{} daddr", family_word(family)),
-        Field::Protocol => "meta l4proto".to_owned(),
-        Field::Port => "th dport".to_owned(),
-        Field::Index => index_text(family, Balancing::Random, 1),
-    }
-}
-
-/// Writes the choice of an index below this number.
-fn index_text(family: Family, balancing: Balancing, count: u32) -> String {
-    let source = load_text(family, Field::Source);
-    let seed = format!("seed 0x{HASH_SEED:08x}");
-    match balancing {
-        Balancing::Random => format!("numgen random mod {count}"),
-        Balancing::SourceHash => format!("jhash {source} mod {count} {seed}"),
-        Balancing::SourceAndPortHash => format!("jhash {source} . th sport mod {count} {seed}"),
-    }
-}
-
-fn key_text(family: Family, set: Set) -> String {
-    let fields: Vec<String> = set.key().iter().map(|field| load_text(family, *field)).collect();
-    fields.join(" . ")
 }
 
 /// Writes an element like nft.
@@ -184,111 +163,4 @@ pub fn element_text(element: &Element<'_>) -> String {
         }
     }
     text
-}
-
-/// Writes a rule like nft.
-#[must_use]
-pub fn rule_text(family: Family, rule: &Rule) -> String {
-    let ip = family_word(family);
-    let mut parts: Vec<String> = rule
-        .statements
-        .iter()
-        .map(|statement| match statement {
-            Statement::Source(net, is) => format!("{ip} saddr {}{}", not(*is), net_text(*net)),
-            Statement::Destination(net, is) => {
-                format!("{ip} daddr {}{}", not(*is), net_text(*net))
-            }
-            Statement::Interface(name, is) => format!("iifname {}\"{name}\"", not(*is)),
-            Statement::InterfacePrefix(name, is) => format!("iifname {}\"{name}*\"", not(*is)),
-            Statement::SourceIsLocal => "fib saddr type local".to_owned(),
-            Statement::DestinationIsLocal(is) => format!("fib daddr type {}local", not(*is)),
-            Statement::Translated => "ct status dnat".to_owned(),
-            Statement::EstablishedClient => "ct state established ct direction original".to_owned(),
-            Statement::ToGoneEndpoint => {
-                format!("ct reply {ip} saddr . ct reply proto-src @{GONE_ENDPOINTS}")
-            }
-            Statement::Invalid => "ct state invalid".to_owned(),
-            Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
-            Statement::TcpFlags(of, flags) => format!("tcp flags & ({of}) == {flags}"),
-            Statement::SetTimeouts(timeouts) => format!("ct timeout set \"{}\"", timeouts.name()),
-            Statement::InSet(set, is) => {
-                format!("{} {}@{}", key_text(family, *set), not(*is), set.name())
-            }
-            Statement::Dispatch(set) => {
-                format!("{} vmap @{}", key_text(family, *set), set.name())
-            }
-            Statement::DispatchUntranslated(set) => {
-                let fields = set.key().iter().map(|field| untranslated_text(family, *field));
-                let key: Vec<String> = fields.collect();
-                format!("{} vmap @{}", key.join(" . "), set.name())
-            }
-            Statement::AffinityLookup => {
-                let set = Set::Affinity;
-                format!("dnat {ip} addr . port to {} map @{}", key_text(family, set), set.name())
-            }
-            Statement::AffinityUpdate(seconds) => {
-                let fields = Set::Affinity.key().iter();
-                let key: Vec<String> =
-                    fields.map(|field| untranslated_text(family, *field)).collect();
-                format!(
-                    "update @{} {{ {} timeout {} : {ip} daddr . th dport }}",
-                    Set::Affinity.name(),
-                    key.join(" . "),
-                    duration_text(*seconds),
-                )
-            }
-            Statement::Balance(set, balancing, count) => {
-                let fields = set.key().iter().map(|field| match field {
-                    Field::Index => index_text(family, *balancing, *count),
-                    field => load_text(family, *field),
-                });
-                let key: Vec<String> = fields.collect();
-                format!("dnat {ip} addr . port to {} map @{}", key.join(" . "), set.name())
-            }
-            Statement::HasMark(bits) => format!("meta mark & 0x{bits:08x} != 0x00000000"),
-            Statement::SetMark(bits) => format!("meta mark set meta mark | 0x{bits:08x}"),
-            Statement::ClearMark(bits) => format!("meta mark set meta mark & 0x{:08x}", !bits),
-            Statement::Jump(chain) => format!("jump {chain}"),
-            Statement::Goto(chain) => format!("goto {chain}"),
-            Statement::Masquerade => "masquerade fully-random".to_owned(),
-            Statement::Reject => "reject".to_owned(),
-            Statement::Reset => "reject with tcp reset".to_owned(),
-            Statement::Drop => "drop".to_owned(),
-            Statement::Return => "return".to_owned(),
-        })
-        .collect();
-    parts.extend(rule.comment.as_ref().map(|comment| format!("comment \"{comment}\"")));
-    parts.join(" ")
-}
-
-/// Writes a field of the packet before the translation of its destination.
-fn untranslated_text(family: Family, field: Field) -> String {
-    match field {
-        Field::Destination => format!("ct original {} daddr", family_word(family)),
-        Field::Port => "ct original proto-dst".to_owned(),
-        _ => load_text(family, field),
-    }
-}
-
-/// Writes seconds like nft: `3h`, `1d2h`.
-fn duration_text(seconds: u32) -> String {
-    let parts = [
-        (seconds / 86_400, 'd'),
-        (seconds / 3_600 % 24, 'h'),
-        (seconds / 60 % 60, 'm'),
-        (seconds % 60, 's'),
-    ];
-    parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()
-}
-
-fn not(is: Is) -> &'static str {
-    match is {
-        Is::So => "",
-        Is::Not => "!= ",
-    }
-}
-
-/// Writes a prefix like nft, which omits the length for a whole address.
-fn net_text(net: ipnet::IpNet) -> String {
-    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }

@@ -11,7 +11,7 @@ use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, ProtoFamily, Rule, Table};
 use nix::errno::Errno;
 
-use super::expr::{self, c_string};
+use super::expr_encode::{c_string, counter};
 use super::refusal::{Answer, Refusal};
 use super::uapi::{
     NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
@@ -208,7 +208,7 @@ impl Batch {
         }
         if kind.counter {
             // SAFETY: the set is alive and takes over the expression.
-            unsafe { sys::nftnl_set_add_expr(raw, expr::counter().as_ptr()) };
+            unsafe { sys::nftnl_set_add_expr(raw, counter().as_ptr()) };
         }
         self.object(&set, MsgType::Add);
     }

@@ -1,22 +1,19 @@
 //! The objects of a table, as the kernel lists them.
 
-use super::batch::FinishedBatch;
-use super::element::{Age, ElementData, VerdictCode};
+use super::element::{Age, ElementData};
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM,
-    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA,
-    NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA,
-    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT,
-    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE, kind,
+    NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
+    NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC,
+    NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR,
+    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
+    NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
+    NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
+    NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
 };
-use super::{SetData, SetType, Statement, userdata};
-use crate::attr::{Attr, Attrs, covers};
-use crate::message::messages;
+use super::{Expr, SetData, SetType, Verdict, userdata};
+use crate::attr::{Attr, Attrs};
 
 /// A table in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,13 +106,6 @@ impl DumpedSet {
         })
     }
 
-    /// Returns the lengths of keys and values in bytes, each field padded to four. Values of a set
-    /// and verdicts have none.
-    #[must_use]
-    pub fn lengths(&self) -> (u32, u32) {
-        (self.key.1, self.data.map_or(0, |(_, length)| length))
-    }
-
     /// True if the set is defined like this, whatever its size.
     #[must_use]
     pub fn is(&self, kind: &SetType) -> bool {
@@ -131,75 +121,47 @@ impl DumpedSet {
     }
 }
 
-/// A rule in the kernel: its chain and its encoded expressions.
+/// A rule in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpedRule {
     /// The chain of the rule.
     pub chain: String,
-    /// The number that the kernel gave it; `None` for a rule that is yet to be sent.
-    pub handle: Option<u64>,
+    /// The number that the kernel gave it.
+    pub handle: u64,
     /// The comment, which nft shows.
     pub comment: Option<String>,
-    expressions: Vec<u8>,
+    /// The expressions, in the order of evaluation.
+    pub exprs: Vec<Expr>,
 }
 
 impl DumpedRule {
-    /// Reads a rule, from a dump or from an encoded message.
+    /// Reads a rule from the attributes of its message.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedRule> {
         Some(DumpedRule {
             chain: attrs.find(NFTA_RULE_CHAIN)?.text()?.to_owned(),
-            handle: attrs.find(NFTA_RULE_HANDLE).and_then(|a| a.be64()),
+            handle: attrs.find(NFTA_RULE_HANDLE).and_then(|a| a.be64()).unwrap_or(0),
             comment: attrs
                 .find(NFTA_RULE_USERDATA)
                 .and_then(|a| userdata::comment(a.payload))
                 .map(str::to_owned),
-            expressions: attrs
-                .find(NFTA_RULE_EXPRESSIONS)
-                .map(|a| a.payload.to_vec())
-                .unwrap_or_default(),
+            exprs: attrs.find(NFTA_RULE_EXPRESSIONS).map_or(Vec::new(), |a| Expr::all(&a)),
         })
-    }
-
-    /// Returns the rules of a batch, in its order.
-    pub fn of_batch(batch: &FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
-        messages(batch.bytes())
-            .filter(|message| message.kind == kind(libc::NFT_MSG_NEWRULE))
-            .filter_map(|message| DumpedRule::parse(&message.attrs()))
     }
 
     /// Returns the chains of the rule's own `goto` and `jump` verdicts, without those in maps.
     /// (`iptables-nft` writes `-j` and `-g` this way.)
     pub fn targets(&self) -> impl Iterator<Item = &str> {
-        Attrs::new(&self.expressions).filter_map(|expression| {
-            let attrs = expression.children();
-            if attrs.find(NFTA_EXPR_NAME)?.text()? != "immediate" {
-                return None;
-            }
-            let data = attrs.find(NFTA_EXPR_DATA)?.children().find(NFTA_IMMEDIATE_DATA)?;
-            match parse_data(&data.children())? {
-                ElementData::Verdict(_, chain) => chain,
-                ElementData::Value(_) => None,
-            }
+        self.exprs.iter().filter_map(|expr| match expr {
+            Expr::Verdict(verdict) => verdict.chain(),
+            _ => None,
         })
     }
 
-    /// Decodes the conditions and actions. `lengths` returns the lengths of the keys and values of a
-    /// set, by its name ([`DumpedSet::lengths`]).
+    /// Returns true if the rule rejects packets: the verdict `drop` in a trace is a refusal then.
     #[must_use]
-    pub fn statements(&self, lengths: impl Fn(&str) -> Option<(u32, u32)>) -> Vec<Statement> {
-        Statement::all(&self.expressions, lengths)
-    }
-
-    /// Returns true if the kernel's rule `live` has all attributes of this rule.
-    #[must_use]
-    pub fn is_implemented_by(&self, live: &DumpedRule) -> bool {
-        self.chain == live.chain
-            && covers(
-                &Attrs::new(&self.expressions),
-                &Attrs::new(&live.expressions),
-                NFTA_LIST_ELEM,
-            )
+    pub fn rejects(&self) -> bool {
+        self.exprs.iter().any(|expr| matches!(expr, Expr::Reject { .. }))
     }
 }
 
@@ -306,8 +268,8 @@ pub struct Element {
 pub enum OwnedData {
     /// Bytes, each field padded to four.
     Value(Vec<u8>),
-    /// A verdict, and the chain of a goto or jump.
-    Verdict(VerdictCode, Option<String>),
+    /// A verdict.
+    Verdict(Verdict),
 }
 
 impl From<DumpedElement<'_>> for Element {
@@ -317,8 +279,8 @@ impl From<DumpedElement<'_>> for Element {
             key_end: element.key_end.map(<[u8]>::to_vec),
             data: element.data.map(|data| match data {
                 ElementData::Value(bytes) => OwnedData::Value(bytes.to_vec()),
-                ElementData::Verdict(code, chain) => {
-                    OwnedData::Verdict(code, chain.map(str::to_owned))
+                ElementData::Verdict(verdict) => {
+                    OwnedData::Verdict(verdict.with(|chain| (*chain).to_owned()))
                 }
             }),
             comment: element.comment.map(str::to_owned),
@@ -328,12 +290,28 @@ impl From<DumpedElement<'_>> for Element {
     }
 }
 
+impl Element {
+    /// Returns the element as a listing has it.
+    #[must_use]
+    pub fn as_listed(&self) -> DumpedElement<'_> {
+        DumpedElement {
+            key: &self.key,
+            data: self.data.as_ref().map(|data| match data {
+                OwnedData::Value(bytes) => ElementData::Value(bytes),
+                OwnedData::Verdict(verdict) => ElementData::Verdict(verdict.with(String::as_str)),
+            }),
+            comment: self.comment.as_deref(),
+            key_end: self.key_end.as_deref(),
+            ends_range: false,
+            age: self.age,
+            counter: self.counter,
+        }
+    }
+}
+
 fn parse_data<'a>(data: &Attrs<'a>) -> Option<ElementData<'a>> {
     if let Some(value) = data.find(NFTA_DATA_VALUE) {
         return Some(ElementData::Value(value.payload));
     }
-    let verdict = data.find(NFTA_DATA_VERDICT)?.children();
-    let code = verdict.find(NFTA_VERDICT_CODE)?.be32()? as i32;
-    let chain = verdict.find(NFTA_VERDICT_CHAIN).and_then(|a| a.text());
-    Some(ElementData::Verdict(VerdictCode::from_raw(code)?, chain))
+    Verdict::parse(&data.find(NFTA_DATA_VERDICT)?).map(ElementData::Verdict)
 }

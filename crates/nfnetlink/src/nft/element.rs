@@ -5,48 +5,22 @@ use super::uapi::{
     NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
     NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION,
     NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
-    NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_SET_ELEM_USERDATA,
 };
-use super::{Counter, userdata};
-use crate::attr::{align, nest, put, put_be32, put_be64, put_text};
+use super::{Counter, Verdict, userdata};
+use crate::attr::{align, nest, put, put_be64, put_text};
 
 /// The longest element list of one message, in bytes. The list is one attribute, whose length field
 /// has 16 bits: beyond 65 535 bytes, it would silently wrap around.
 const LIST_LIMIT: usize = 64_000;
-
-/// A verdict of a map element (`NFTA_VERDICT_CODE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(i32)]
-pub enum VerdictCode {
-    /// Drops the packet.
-    Drop = libc::NF_DROP,
-    /// Accepts the packet.
-    Accept = libc::NF_ACCEPT,
-    /// Ends the chain.
-    Return = libc::NFT_RETURN,
-    /// Continues with the next rule.
-    Continue = libc::NFT_CONTINUE,
-    /// Continues in a chain, without a return.
-    Goto = libc::NFT_GOTO,
-    /// Continues in a chain, and returns after its end.
-    Jump = libc::NFT_JUMP,
-}
-
-impl VerdictCode {
-    pub(super) fn from_raw(code: i32) -> Option<VerdictCode> {
-        use VerdictCode::{Accept, Continue, Drop, Goto, Jump, Return};
-        let mut all = [Drop, Accept, Return, Continue, Goto, Jump].into_iter();
-        all.find(|verdict| *verdict as i32 == code)
-    }
-}
 
 /// The data of a map element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementData<'a> {
     /// Bytes, each field padded to four.
     Value(&'a [u8]),
-    /// A verdict, and the chain of a goto or jump.
-    Verdict(VerdictCode, Option<&'a str>),
+    /// A verdict.
+    Verdict(Verdict<&'a str>),
 }
 
 /// The timeout of an element, in milliseconds.
@@ -172,15 +146,8 @@ impl Elements {
             match data {
                 None => {}
                 Some(ElementData::Value(value)) => put_value(element, NFTA_SET_ELEM_DATA, value),
-                Some(ElementData::Verdict(code, chain)) => {
-                    nest(element, NFTA_SET_ELEM_DATA, |data| {
-                        nest(data, NFTA_DATA_VERDICT, |verdict| {
-                            put_be32(verdict, NFTA_VERDICT_CODE, code as i32 as u32);
-                            if let Some(chain) = chain {
-                                put_text(verdict, NFTA_VERDICT_CHAIN, chain);
-                            }
-                        });
-                    });
+                Some(ElementData::Verdict(verdict)) => {
+                    nest(element, NFTA_SET_ELEM_DATA, |data| verdict.put(data, NFTA_DATA_VERDICT));
                 }
             }
             more(element);
@@ -260,7 +227,7 @@ mod tests {
         for index in 0..1_600_u32 {
             elements.push(
                 &index.to_be_bytes(),
-                Some(ElementData::Verdict(VerdictCode::Goto, Some("three"))),
+                Some(ElementData::Verdict(Verdict::Goto("three"))),
                 Some("a comment of more than thirty bytes"),
             );
         }

@@ -30,20 +30,21 @@ mod dump;
 mod element;
 mod error;
 mod expr;
-mod expr_attributes;
+mod expr_decode;
+mod expr_encode;
 mod judge;
 mod kernel;
 mod listener;
 mod lookup;
 mod objects;
 mod refusal;
-mod rule;
 mod rule_text;
 mod socket;
 mod timeouts;
 mod trace;
 mod uapi;
 mod userdata;
+mod verdict;
 
 pub use crate::family::Family as TableFamily;
 pub use base_chains::{AttachedChain, NfProto};
@@ -51,9 +52,9 @@ pub use batch::{Batch, FinishedBatch};
 pub use dump::{
     Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
 };
-pub use element::{Age, ElementData, Elements, VerdictCode};
+pub use element::{Age, ElementData, Elements};
 pub use error::Error;
-pub use expr::{Expr, Register};
+pub use expr::{Bitwise, Comparison, Expr, Extension, Register, Wanted};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use judge::fuzz as fuzz_judge;
 pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
@@ -65,8 +66,9 @@ pub use objects::{
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;
-pub use rule::{Comparison, Extension, Operand, Statement, Verdict};
+pub use rule_text::rule_text;
 pub use socket::Socket;
 pub use timeouts::{DumpedTimeouts, TCP_TIMEOUTS};
-pub use trace::{PacketHeader, RuleNote, TraceEvent, TraceListener, TraceStep, TraceVerdict};
+pub use trace::{PacketHeader, TraceEvent, TraceListener, TraceStep};
 pub use userdata::{SetField, TypeOf};
+pub use verdict::Verdict;

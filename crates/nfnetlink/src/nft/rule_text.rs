@@ -1,127 +1,254 @@
-//! The text of decoded statements, in the syntax of nft where it has one.
+//! The text of rules, in the syntax of nft where it has one.
+//!
+//! The kernel lists a rule as expressions that load, change and use registers. The text follows the
+//! registers, so that each statement has its operands.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::rule::{Comparison, Operand, Statement, Verdict};
+use super::expr::{
+    Bitwise, Comparison, Expr, FIB_ADDRESS_TYPE, FIB_DESTINATION, FIB_SOURCE, Register, Wanted,
+    port_unreachable,
+};
+use super::uapi::NFT_OBJECT_CT_TIMEOUT;
 use crate::Family;
 use crate::attr::ip;
 
-impl Statement {
-    /// Writes the statement like `nft list ruleset`, for a table of that family. Anonymous sets have
-    /// their internal names.
-    #[must_use]
-    pub fn text(&self, family: Family) -> String {
-        match self {
-            Statement::Compare(operand, comparison, bytes) => {
-                compared(family, operand, *comparison, bytes)
+/// Writes a rule like `nft list ruleset`, for a table of that family. Anonymous sets have their
+/// internal names, and expressions that are not decoded stand in parentheses.
+#[must_use]
+pub fn rule_text(family: Family, rule: &[Expr]) -> String {
+    let mut text = Text { family, registers: Default::default() };
+    let statements = rule.iter().enumerate().filter_map(|(order, expr)| {
+        let statement = text.statement(order, expr);
+        statement.unwrap_or_else(|| Some(format!("({})", expr.name())))
+    });
+    statements.collect::<Vec<_>>().join(" ")
+}
+
+/// A value in a register.
+#[derive(Debug, Clone)]
+struct Operand<'a> {
+    /// The expression that loaded it.
+    from: &'a Expr,
+    /// Its position in the rule.
+    order: usize,
+    /// The value as `from` loaded it.
+    plain: String,
+    /// The mask, and the bits that were flipped after masking.
+    bits: Option<(&'a [u8], &'a [u8])>,
+}
+
+/// The operands in the registers, each at its first register.
+struct Text<'a> {
+    family: Family,
+    registers: [Option<Operand<'a>>; Register::COUNT],
+}
+
+impl<'a> Text<'a> {
+    /// Returns the text of a statement. For an expression that only loads a register, the text is
+    /// `None`. Returns `None` for a statement without text.
+    fn statement(&mut self, order: usize, expr: &'a Expr) -> Option<Option<String>> {
+        let family = self.family;
+        Some(Some(match expr {
+            Expr::Verdict(verdict) => verdict.to_string(),
+            Expr::Compare { from, comparison, with } => {
+                compared(family, self.load(*from)?, *comparison, with)
             }
-            Statement::InSet { key, set, negate } => {
-                let not = if *negate { "!= " } else { "" };
-                format!("{} {not}@{set}", fields(family, key))
+            Expr::Lookup { set, key, wanted } => {
+                let fields = self.fields(*key, Register::COUNT)?;
+                match wanted {
+                    Wanted::Member => format!("{fields} @{set}"),
+                    Wanted::NoMember => format!("{fields} != @{set}"),
+                    Wanted::Verdict => format!("{fields} vmap @{set}"),
+                    Wanted::Value(to) => {
+                        return self.store(*to, order, expr, format!("{fields} map @{set}"));
+                    }
+                }
             }
-            Statement::VerdictMap { key, map } => format!("{} vmap @{map}", fields(family, key)),
-            Statement::Verdict(verdict) => verdict.text(),
-            Statement::DestinationNat { address, port } => {
-                translated("dnat", family, address.as_ref(), port.as_ref())
+            Expr::Nat { source, address, port, .. } => {
+                let kind = if *source { "snat" } else { "dnat" };
+                let operand = |register: &Option<Register>| {
+                    register.map_or(Some(None), |register| self.load(register).map(Some))
+                };
+                translated(kind, family, operand(address)?, operand(port)?)
             }
-            Statement::SourceNat { address } => translated("snat", family, address.as_ref(), None),
-            Statement::Masquerade { fully_random: true } => "masquerade fully-random".to_owned(),
-            Statement::Masquerade { fully_random: false } => "masquerade".to_owned(),
-            Statement::Reject { kind, code } => rejected(family, *kind, *code),
-            Statement::SetMark(value) => format!("meta mark set {}", value.text(family)),
-            Statement::Update { set, key, data, timeout } => {
+            Expr::Masquerade { fully_random: true } => "masquerade fully-random".to_owned(),
+            Expr::Masquerade { fully_random: false } => "masquerade".to_owned(),
+            Expr::Reject { kind, code } => rejected(family, *kind, *code),
+            Expr::SetMeta { key: libc::NFT_META_MARK, from } => {
+                format!("meta mark set {}", self.load(*from)?.text())
+            }
+            Expr::Update { set, key, data, timeout, renew } => {
+                let operation = if *renew { "update" } else { "add" };
+                let end = data.map_or(Register::COUNT, Register::index);
+                let key = self.fields(*key, end)?;
                 let timeout = match timeout {
                     0 => String::new(),
                     milliseconds => format!(" timeout {}", duration(*milliseconds)),
                 };
-                let data = match data.as_slice() {
-                    [] => String::new(),
-                    data => format!(" : {}", fields(family, data)),
+                let data = match data {
+                    None => String::new(),
+                    Some(data) => format!(" : {}", self.fields(*data, Register::COUNT)?),
                 };
-                format!("update @{set} {{ {}{timeout}{data} }}", fields(family, key))
+                format!("{operation} @{set} {{ {key}{timeout}{data} }}")
             }
-            Statement::SetTimeouts(name) => format!("ct timeout set \"{name}\""),
-            Statement::Counter => "counter".to_owned(),
-            Statement::Match(extension) => format!("xt match \"{}\"", extension.name),
-            Statement::Target(extension) => format!("xt target \"{}\"", extension.name),
-            Statement::Unknown(name) => format!("({name})"),
-        }
-    }
-}
-
-impl Verdict {
-    /// Writes the verdict like nft.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self {
-            Verdict::Accept => "accept".to_owned(),
-            Verdict::Drop => "drop".to_owned(),
-            Verdict::Return => "return".to_owned(),
-            Verdict::Jump(chain) => format!("jump {chain}"),
-            Verdict::Goto(chain) => format!("goto {chain}"),
-            Verdict::Other(code) => format!("(verdict {code})"),
-        }
-    }
-}
-
-impl Operand {
-    /// Writes the operand like nft.
-    #[must_use]
-    pub fn text(&self, family: Family) -> String {
-        match self {
-            Operand::Network { offset, length } => match (family, *offset, *length) {
-                (Family::Ip, 12, 1..=4) => "ip saddr".to_owned(),
-                (Family::Ip, 16, 1..=4) => "ip daddr".to_owned(),
-                (Family::Ip, 9, 1) => "ip protocol".to_owned(),
-                (Family::Ip6, 8, 1..=16) => "ip6 saddr".to_owned(),
-                (Family::Ip6, 24, 1..=16) => "ip6 daddr".to_owned(),
-                (Family::Ip6, 6, 1) => "ip6 nexthdr".to_owned(),
-                _ => format!("@nh,{},{}", bits(*offset), bits(*length)),
-            },
-            Operand::Transport { offset: 0, length: 2 } => "th sport".to_owned(),
-            Operand::Transport { offset: 2, length: 2 } => "th dport".to_owned(),
-            Operand::Transport { offset, length } => {
-                format!("@th,{},{}", bits(*offset), bits(*length))
+            Expr::Object { kind: NFT_OBJECT_CT_TIMEOUT, name } => {
+                format!("ct timeout set \"{name}\"")
             }
-            Operand::Protocol => "meta l4proto".to_owned(),
-            Operand::Mark => "meta mark".to_owned(),
-            Operand::InputInterface => "iifname".to_owned(),
-            Operand::OutputInterface => "oifname".to_owned(),
-            Operand::Connection(key, direction) => connection(*key, *direction),
-            Operand::AddressType { source: true } => "fib saddr type".to_owned(),
-            Operand::AddressType { source: false } => "fib daddr type".to_owned(),
-            Operand::Number { modulus, random } => {
-                let how = if *random { "random" } else { "inc" };
-                format!("numgen {how} mod {modulus}")
-            }
-            Operand::Hash { key, modulus, seed } => {
-                format!("jhash {} mod {modulus} seed 0x{seed:08x}", fields(family, key))
-            }
-            Operand::MapValue { map, key } => format!("{} map @{map}", fields(family, key)),
-            Operand::Bytes(bytes) => hexadecimal(bytes),
-            Operand::Bits { of, mask, xor } => {
-                let of = of.text(family);
-                let (zero, inverse) =
-                    (xor.iter().all(|byte| *byte == 0), xor.iter().map(|byte| !byte));
-                if zero {
-                    format!("{of} & {}", number(mask))
-                } else if inverse.eq(mask.iter().copied()) {
-                    format!("{of} | {}", number(xor))
-                } else if mask.iter().all(|byte| *byte == 0xff) {
-                    format!("{of} ^ {}", number(xor))
-                } else {
-                    format!("({of} & {}) ^ {}", number(mask), number(xor))
+            Expr::Counter => "counter".to_owned(),
+            Expr::Match(extension) => format!("xt match \"{}\"", extension.name),
+            Expr::Target(extension) => format!("xt target \"{}\"", extension.name),
+            Expr::Bitwise { from, to, operation, .. } => {
+                let mut operand = self.load(*from)?.clone();
+                match operation {
+                    Bitwise::Mask { mask, xor } if operand.bits.is_none() => {
+                        operand.bits = Some((mask, xor));
+                    }
+                    _ => operand.plain = "(bitwise)".to_owned(),
                 }
+                operand.order = order;
+                return self.put(*to, operand);
             }
-            Operand::Unknown(name) => format!("({name})"),
+            Expr::Hash { key, length, modulus, seed, to } => {
+                let fields = self.fields(*key, key.index() + length.div_ceil(4) as usize)?;
+                let text = format!("jhash {fields} mod {modulus} seed 0x{seed:08x}");
+                return self.store(*to, order, expr, text);
+            }
+            Expr::Value { to, .. }
+            | Expr::Payload { to, .. }
+            | Expr::Meta { to, .. }
+            | Expr::Ct { to, .. }
+            | Expr::Fib { to, .. }
+            | Expr::Number { to, .. } => {
+                let text = loaded(family, expr);
+                let text = text.unwrap_or_else(|| format!("({})", expr.name()));
+                return self.store(*to, order, expr, text);
+            }
+            _ => return None,
+        }))
+    }
+
+    fn store(
+        &mut self,
+        to: Register,
+        order: usize,
+        from: &'a Expr,
+        plain: String,
+    ) -> Option<Option<String>> {
+        self.put(to, Operand { from, order, plain, bits: None })
+    }
+
+    /// Stores an operand, which overwrites all registers that it fills.
+    fn put(&mut self, to: Register, operand: Operand<'a>) -> Option<Option<String>> {
+        let slots = self.registers.get_mut(to.index()..)?;
+        slots.iter_mut().take(operand.registers()).for_each(|slot| *slot = None);
+        *slots.first_mut()? = Some(operand);
+        Some(None)
+    }
+
+    /// Returns the operand of a register. A value of a map fills several registers.
+    fn load(&self, register: Register) -> Option<&Operand<'a>> {
+        let (before, rest) = self.registers.split_at_checked(register.index())?;
+        let map = || before.iter().rev().flatten().next().filter(|it| it.is_of_map());
+        rest.first()?.as_ref().or_else(map)
+    }
+
+    /// Writes the fields of a key or value before a register. A field is behind the one before it,
+    /// and was loaded after it: what is left in the registers from earlier is no part of the key.
+    fn fields(&self, first: Register, end: usize) -> Option<String> {
+        let mut last = self.load(first)?;
+        let mut text = last.text();
+        let mut next = first.index() + last.registers();
+        while next < end
+            && let Some(field) =
+                self.registers.get(next)?.as_ref().filter(|it| it.order > last.order)
+        {
+            text = format!("{text} . {}", field.text());
+            next += field.registers();
+            last = field;
+        }
+        Some(text)
+    }
+}
+
+impl Operand<'_> {
+    fn is_of_map(&self) -> bool {
+        matches!(self.from, Expr::Lookup { .. })
+    }
+
+    /// Returns the number of registers that the value fills. The length of a map's values is unknown
+    /// here.
+    fn registers(&self) -> usize {
+        let bytes = match self.from {
+            Expr::Lookup { .. } => return Register::COUNT,
+            Expr::Payload { length, .. } => *length as usize,
+            Expr::Value { bytes, .. } => bytes.len(),
+            Expr::Meta { key: libc::NFT_META_IIFNAME | libc::NFT_META_OIFNAME, .. } => {
+                libc::IFNAMSIZ
+            }
+            Expr::Ct { key: libc::NFT_CT_SRC_IP6 | libc::NFT_CT_DST_IP6, .. } => 16,
+            _ => 4,
+        };
+        bytes.div_ceil(4).max(1)
+    }
+
+    fn text(&self) -> String {
+        let Operand { plain, bits, .. } = self;
+        let Some((mask, xor)) = bits else { return plain.clone() };
+        if xor.iter().all(|byte| *byte == 0) {
+            format!("{plain} & {}", number(mask))
+        } else if xor.iter().map(|byte| !byte).eq(mask.iter().copied()) {
+            format!("{plain} | {}", number(xor))
+        } else if mask.iter().all(|byte| *byte == 0xff) {
+            format!("{plain} ^ {}", number(xor))
+        } else {
+            format!("({plain} & {}) ^ {}", number(mask), number(xor))
         }
     }
 }
 
-/// Returns the number of bits in as many bytes.
-fn bits(bytes: u32) -> u64 {
-    u64::from(bytes) * 8
+/// Writes what an expression loads.
+fn loaded(family: Family, expr: &Expr) -> Option<String> {
+    let bits = |bytes: u32| u64::from(bytes) * 8;
+    Some(match expr {
+        Expr::Value { bytes, .. } => hexadecimal(bytes),
+        Expr::Payload { base: libc::NFT_PAYLOAD_NETWORK_HEADER, offset, length, .. } => {
+            let name = match (family, *offset, *length) {
+                (Family::Ip, 12, 1..=4) => "ip saddr",
+                (Family::Ip, 16, 1..=4) => "ip daddr",
+                (Family::Ip, 9, 1) => "ip protocol",
+                (Family::Ip6, 8, 1..=16) => "ip6 saddr",
+                (Family::Ip6, 24, 1..=16) => "ip6 daddr",
+                (Family::Ip6, 6, 1) => "ip6 nexthdr",
+                _ => return Some(format!("@nh,{},{}", bits(*offset), bits(*length))),
+            };
+            name.to_owned()
+        }
+        Expr::Payload { base: libc::NFT_PAYLOAD_TRANSPORT_HEADER, offset, length, .. } => {
+            match (offset, length) {
+                (0, 2) => "th sport".to_owned(),
+                (2, 2) => "th dport".to_owned(),
+                _ => format!("@th,{},{}", bits(*offset), bits(*length)),
+            }
+        }
+        Expr::Meta { key: libc::NFT_META_L4PROTO, .. } => "meta l4proto".to_owned(),
+        Expr::Meta { key: libc::NFT_META_MARK, .. } => "meta mark".to_owned(),
+        Expr::Meta { key: libc::NFT_META_IIFNAME, .. } => "iifname".to_owned(),
+        Expr::Meta { key: libc::NFT_META_OIFNAME, .. } => "oifname".to_owned(),
+        Expr::Ct { key, direction, .. } => connection(*key, *direction),
+        Expr::Fib { result: FIB_ADDRESS_TYPE, flags: FIB_SOURCE, .. } => {
+            "fib saddr type".to_owned()
+        }
+        Expr::Fib { result: FIB_ADDRESS_TYPE, flags: FIB_DESTINATION, .. } => {
+            "fib daddr type".to_owned()
+        }
+        Expr::Number { modulus, random, .. } => {
+            let how = if *random { "random" } else { "inc" };
+            format!("numgen {how} mod {modulus}")
+        }
+        _ => return None,
+    })
 }
 
 /// Writes a time like nft: `3h`, `1d2h`.
@@ -137,53 +264,44 @@ fn duration(milliseconds: u64) -> String {
     parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()
 }
 
-fn rejected(family: Family, kind: u32, code: u8) -> String {
-    /// `ICMP_PORT_UNREACH` and `ICMPV6_PORT_UNREACH`.
-    const PORT_UNREACHABLE: [u8; 2] = [3, 4];
-    let [v4, v6] = PORT_UNREACHABLE;
-    let default = if family == Family::Ip { v4 } else { v6 };
-    match i32::try_from(kind) {
-        Ok(libc::NFT_REJECT_ICMP_UNREACH) if code == default => "reject".to_owned(),
-        Ok(libc::NFT_REJECT_ICMP_UNREACH) => format!("reject with icmp {code}"),
-        Ok(libc::NFT_REJECT_TCP_RST) => "reject with tcp reset".to_owned(),
+fn rejected(family: Family, kind: i32, code: u8) -> String {
+    match kind {
+        libc::NFT_REJECT_ICMP_UNREACH if code == port_unreachable(family) => "reject".to_owned(),
+        libc::NFT_REJECT_ICMP_UNREACH => format!("reject with icmp {code}"),
+        libc::NFT_REJECT_TCP_RST => "reject with tcp reset".to_owned(),
         _ => format!("reject with icmpx {code}"),
     }
-}
-
-fn fields(family: Family, key: &[Operand]) -> String {
-    key.iter().map(|field| field.text(family)).collect::<Vec<_>>().join(" . ")
 }
 
 fn translated(
     kind: &str,
     family: Family,
-    address: Option<&Operand>,
-    port: Option<&Operand>,
+    address: Option<&Operand<'_>>,
+    port: Option<&Operand<'_>>,
 ) -> String {
-    match (address, port) {
-        (Some(Operand::Bytes(address)), Some(Operand::Bytes(port))) => {
-            match (ip(address), port.first_chunk()) {
-                (Some(IpAddr::V6(address)), Some(port)) => {
-                    format!("{kind} to [{address}]:{}", u16::from_be_bytes(*port))
-                }
-                (Some(address), Some(port)) => {
-                    format!("{kind} to {address}:{}", u16::from_be_bytes(*port))
-                }
-                _ => kind.to_owned(),
+    let constant = |operand: Option<&Operand<'_>>| match operand?.from {
+        Expr::Value { bytes, .. } => Some(bytes.clone()),
+        _ => None,
+    };
+    let constants = (constant(address).and_then(|it| ip(&it)), constant(port));
+    match (constants, address) {
+        ((Some(to), Some(port)), _) if port.len() >= 2 => {
+            let port = u16::from_be_bytes([port[0], port[1]]);
+            match to {
+                IpAddr::V6(to) => format!("{kind} to [{to}]:{port}"),
+                to => format!("{kind} to {to}:{port}"),
             }
         }
-        (Some(value @ Operand::MapValue { .. }), Some(_)) => {
-            format!("{kind} {family} addr . port to {}", value.text(family))
+        ((Some(to), None), _) => format!("{kind} to {to}"),
+        (_, Some(value)) if value.is_of_map() && port.is_some() => {
+            format!("{kind} {family} addr . port to {}", value.text())
         }
-        (Some(Operand::Bytes(address)), None) if ip(address).is_some() => {
-            ip(address).map_or(kind.to_owned(), |address| format!("{kind} to {address}"))
-        }
-        (Some(value), _) => format!("{kind} to {}", value.text(family)),
-        (None, _) => kind.to_owned(),
+        (_, Some(value)) => format!("{kind} to {}", value.text()),
+        (_, None) => kind.to_owned(),
     }
 }
 
-fn connection(key: u32, direction: Option<u8>) -> String {
+fn connection(key: i32, direction: Option<u8>) -> String {
     const NAMES: [&str; 13] = [
         "state",
         "direction",
@@ -199,11 +317,11 @@ fn connection(key: u32, direction: Option<u8>) -> String {
         "proto-src",
         "proto-dst",
     ];
-    let name = match i32::try_from(key) {
-        Ok(libc::NFT_CT_SRC_IP) => "ip saddr",
-        Ok(libc::NFT_CT_DST_IP) => "ip daddr",
-        Ok(libc::NFT_CT_SRC_IP6) => "ip6 saddr",
-        Ok(libc::NFT_CT_DST_IP6) => "ip6 daddr",
+    let name = match key {
+        libc::NFT_CT_SRC_IP => "ip saddr",
+        libc::NFT_CT_DST_IP => "ip daddr",
+        libc::NFT_CT_SRC_IP6 => "ip6 saddr",
+        libc::NFT_CT_DST_IP6 => "ip6 daddr",
         _ => NAMES.get(key as usize).copied().unwrap_or("(key)"),
     };
     match direction {
@@ -213,34 +331,40 @@ fn connection(key: u32, direction: Option<u8>) -> String {
     }
 }
 
-fn compared(family: Family, operand: &Operand, comparison: Comparison, bytes: &[u8]) -> String {
-    if let (Operand::Bits { of, mask, .. }, Comparison::Equal) = (operand, comparison)
-        && let (Operand::Transport { offset: 13, length: 1 }, [mask], [value]) =
-            (&**of, mask.as_slice(), bytes)
-    {
-        return format!("tcp flags & ({}) == {}", tcp_flags(*mask), tcp_flags(*value));
+fn compared(family: Family, operand: &Operand<'_>, comparison: Comparison, bytes: &[u8]) -> String {
+    let plain = &operand.plain;
+    match (operand.from, operand.bits, comparison, bytes) {
+        (
+            Expr::Payload {
+                base: libc::NFT_PAYLOAD_TRANSPORT_HEADER, offset: 13, length: 1, ..
+            },
+            Some(([mask], _)),
+            Comparison::Equal,
+            [value],
+        ) => return format!("tcp flags & ({}) == {}", tcp_flags(*mask), tcp_flags(*value)),
+        // `ct state new` is a bit that is not zero.
+        (
+            Expr::Ct { key, direction: None, .. },
+            Some((mask, _)),
+            Comparison::NotEqual,
+            [0, 0, 0, 0],
+        ) => {
+            if let (Some(names), Some(mask)) = (bit_names(*key), mask.first_chunk()) {
+                let mask = u32::from_ne_bytes(*mask);
+                let names = names.iter().filter(|(bit, _)| mask & bit != 0);
+                let names: Vec<&str> = names.map(|(_, name)| *name).collect();
+                return format!("{plain} {}", names.join(","));
+            }
+        }
+        _ => {}
     }
-    let zero = bytes.iter().all(|byte| *byte == 0);
-    // `ct state new` is a bit that is not zero.
-    if let (Operand::Bits { of, mask, .. }, Comparison::NotEqual, true) =
-        (operand, comparison, zero)
-        && let Operand::Connection(key, None) = &**of
-        && let Some(names) = bit_names(*key)
-        && let Some(mask) = mask.first_chunk()
-    {
-        let mask = u32::from_ne_bytes(*mask);
-        let names = names.iter().filter(|(bit, _)| mask & bit != 0).map(|(_, name)| *name);
-        let text = names.collect::<Vec<_>>().join(",");
-        return format!("{} {text}", of.text(family));
-    }
-    let (left, value) = match (operand, address(family, operand, bytes)) {
-        (Operand::Bits { of, .. }, Some(address)) => (of.text(family), address),
-        (operand, Some(address)) => (operand.text(family), address),
-        (operand, None) => (operand.text(family), constant(operand, bytes)),
+    let (left, value) = match address(family, operand, bytes) {
+        Some(address) => (plain.clone(), address),
+        None => (operand.text(), constant(operand, bytes)),
     };
     let comparison = match comparison {
         // nft leaves out `==` but for bits.
-        Comparison::Equal if matches!(operand, Operand::Bits { .. }) && left.contains('&') => "== ",
+        Comparison::Equal if operand.bits.is_some() && left.contains('&') => "== ",
         Comparison::Equal => "",
         Comparison::NotEqual => "!= ",
         Comparison::Less => "< ",
@@ -260,12 +384,11 @@ fn tcp_flags(bits: u8) -> String {
 
 /// Writes the address or prefix with which an address of the network header is compared; `None` for
 /// other operands.
-fn address(family: Family, operand: &Operand, bytes: &[u8]) -> Option<String> {
-    let (plain, mask) = match operand {
-        Operand::Bits { of, mask, xor } if xor.iter().all(|byte| *byte == 0) => (&**of, Some(mask)),
-        plain => (plain, None),
+fn address(family: Family, operand: &Operand<'_>, bytes: &[u8]) -> Option<String> {
+    let Expr::Payload { base: libc::NFT_PAYLOAD_NETWORK_HEADER, offset, length, .. } = operand.from
+    else {
+        return None;
     };
-    let Operand::Network { offset, length } = plain else { return None };
     let (places, size) = match family {
         Family::Ip => ([12, 16], 4),
         Family::Ip6 => ([8, 24], 16),
@@ -273,9 +396,12 @@ fn address(family: Family, operand: &Operand, bytes: &[u8]) -> Option<String> {
     if !places.contains(offset) || *length as usize > size {
         return None;
     }
-    let bits: usize = match mask {
+    let bits: usize = match operand.bits {
         None => bytes.len() * 8,
-        Some(mask) => mask.iter().map(|byte| byte.leading_ones() as usize).sum(),
+        Some((mask, xor)) if xor.iter().all(|byte| *byte == 0) => {
+            mask.iter().map(|byte| byte.leading_ones() as usize).sum()
+        }
+        Some(_) => return None,
     };
     let mut whole = bytes.to_vec();
     whole.resize(size, 0);
@@ -284,28 +410,33 @@ fn address(family: Family, operand: &Operand, bytes: &[u8]) -> Option<String> {
 }
 
 /// Writes a constant with which the operand is compared.
-fn constant(operand: &Operand, bytes: &[u8]) -> String {
-    match (operand, bytes) {
-        (Operand::Protocol | Operand::Network { length: 1, .. }, [number]) => {
-            match i32::from(*number) {
-                libc::IPPROTO_TCP => "tcp".to_owned(),
-                libc::IPPROTO_UDP => "udp".to_owned(),
-                libc::IPPROTO_SCTP => "sctp".to_owned(),
-                libc::IPPROTO_ICMP => "icmp".to_owned(),
-                libc::IPPROTO_ICMPV6 => "ipv6-icmp".to_owned(),
-                other => other.to_string(),
-            }
-        }
-        (Operand::Transport { length: 2, .. }, [high, low]) => {
+fn constant(operand: &Operand<'_>, bytes: &[u8]) -> String {
+    match (operand.from, bytes) {
+        _ if operand.bits.is_some() => number(bytes),
+        (
+            Expr::Meta { key: libc::NFT_META_L4PROTO, .. }
+            | Expr::Payload { base: libc::NFT_PAYLOAD_NETWORK_HEADER, .. },
+            [number],
+        ) => match i32::from(*number) {
+            libc::IPPROTO_TCP => "tcp".to_owned(),
+            libc::IPPROTO_UDP => "udp".to_owned(),
+            libc::IPPROTO_SCTP => "sctp".to_owned(),
+            libc::IPPROTO_ICMP => "icmp".to_owned(),
+            libc::IPPROTO_ICMPV6 => "ipv6-icmp".to_owned(),
+            other => other.to_string(),
+        },
+        (Expr::Payload { base: libc::NFT_PAYLOAD_TRANSPORT_HEADER, .. }, [high, low]) => {
             u16::from_be_bytes([*high, *low]).to_string()
         }
-        (Operand::InputInterface | Operand::OutputInterface, name) => {
+        (Expr::Meta { key: libc::NFT_META_IIFNAME | libc::NFT_META_OIFNAME, .. }, name) => {
             let end = name.iter().position(|byte| *byte == 0);
             let any = if end.is_none() { "*" } else { "" };
             let name = String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]);
             format!("\"{name}{any}\"")
         }
-        (Operand::AddressType { .. }, bytes) => {
+        (Expr::Ct { key: libc::NFT_CT_DIRECTION, .. }, [0]) => "original".to_owned(),
+        (Expr::Ct { key: libc::NFT_CT_DIRECTION, .. }, [1]) => "reply".to_owned(),
+        (Expr::Fib { .. }, bytes) => {
             let kind = bytes.first_chunk().map(|kind| u32::from_ne_bytes(*kind));
             match kind.and_then(|kind| u8::try_from(kind).ok()) {
                 Some(libc::RTN_UNICAST) => "unicast".to_owned(),
@@ -315,14 +446,14 @@ fn constant(operand: &Operand, bytes: &[u8]) -> String {
                 _ => hexadecimal(bytes),
             }
         }
-        (Operand::Mark | Operand::Bits { .. } | Operand::Connection(..), bytes) => number(bytes),
+        (Expr::Meta { key: libc::NFT_META_MARK, .. } | Expr::Ct { .. }, bytes) => number(bytes),
         (_, bytes) => hexadecimal(bytes),
     }
 }
 
 /// Returns the names of the bits of `ct state` and `ct status`.
-fn bit_names(key: u32) -> Option<&'static [(u32, &'static str)]> {
-    match i32::try_from(key).ok()? {
+fn bit_names(key: i32) -> Option<&'static [(u32, &'static str)]> {
+    match key {
         libc::NFT_CT_STATE => Some(&[
             (1, "invalid"),
             (2, "established"),

@@ -1,23 +1,21 @@
 //! Traces of packets through the rules (`NFNLGRP_NFTRACE`): which rules matched, and their verdicts.
 //!
-//! The kernel reports a packet after a rule has set its trace bit ([`Expr::SetTrace`]). It sends one
+//! The kernel reports a packet after a rule has set its trace bit ([`Expr::SetMeta`]). It sends one
 //! message per matching rule, one for the end of each chain, and one for the policy of a base chain.
 //!
-//! [`Expr::SetTrace`]: super::Expr::SetTrace
+//! [`Expr::SetMeta`]: super::Expr::SetMeta
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::uapi::{
-    NFTA_EXPR_NAME, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
-    NFTA_RULE_USERDATA, NFTA_TRACE_CHAIN, NFTA_TRACE_ID, NFTA_TRACE_IIF, NFTA_TRACE_MARK,
-    NFTA_TRACE_NETWORK_HEADER, NFTA_TRACE_OIF, NFTA_TRACE_POLICY, NFTA_TRACE_RULE_HANDLE,
-    NFTA_TRACE_TABLE, NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE, NFTA_TRACE_VERDICT,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, kind,
+    NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE, NFTA_TRACE_CHAIN, NFTA_TRACE_ID,
+    NFTA_TRACE_IIF, NFTA_TRACE_MARK, NFTA_TRACE_NETWORK_HEADER, NFTA_TRACE_OIF, NFTA_TRACE_POLICY,
+    NFTA_TRACE_RULE_HANDLE, NFTA_TRACE_TABLE, NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE,
+    NFTA_TRACE_VERDICT, kind,
 };
-use super::{Error, NfProto, Socket, userdata};
-use crate::attr::{Attrs, put_be64, put_text};
+use super::{DumpedRule, Error, NfProto, Socket, Verdict};
+use crate::attr::{put_be64, put_text};
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::{self, Bus, Request};
 
@@ -42,7 +40,7 @@ pub struct TraceEvent {
     /// The part of the chain.
     pub step: TraceStep,
     /// The verdict of the rule or the policy.
-    pub verdict: TraceVerdict,
+    pub verdict: Verdict,
     /// The packet mark after the step.
     pub mark: u32,
     /// The index of the interface on which the packet arrived. Interfaces and headers are only in
@@ -63,66 +61,6 @@ pub enum TraceStep {
     Return,
     /// The policy of a base chain.
     Policy,
-}
-
-/// The verdict of a rule or policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TraceVerdict {
-    /// The next hook.
-    Accept,
-    /// The packet is dropped. A rule that rejects drops it, too, after its answer.
-    Drop,
-    /// A program in user space takes the packet.
-    Queue,
-    /// The kernel keeps the packet for another purpose.
-    Stolen,
-    /// The next rule.
-    Continue,
-    /// The next rule of the calling chain.
-    Return,
-    /// The first rule of a chain, and later the next one of this chain.
-    Jump(String),
-    /// The first rule of a chain.
-    Goto(String),
-    /// Another verdict, by its number.
-    Other(i32),
-}
-
-impl TraceVerdict {
-    fn of(code: i32, chain: Option<&str>) -> TraceVerdict {
-        let chain = || chain.unwrap_or_default().to_owned();
-        match code {
-            libc::NF_ACCEPT => TraceVerdict::Accept,
-            libc::NF_DROP => TraceVerdict::Drop,
-            libc::NF_STOLEN => TraceVerdict::Stolen,
-            libc::NFT_CONTINUE => TraceVerdict::Continue,
-            libc::NFT_RETURN => TraceVerdict::Return,
-            libc::NFT_JUMP => TraceVerdict::Jump(chain()),
-            libc::NFT_GOTO => TraceVerdict::Goto(chain()),
-            // The other bytes are the number of the queue.
-            code if code >= 0 && code & 0xff == libc::NF_QUEUE => TraceVerdict::Queue,
-            // A drop with an error number.
-            code if code >= 0 && code & 0xff == libc::NF_DROP => TraceVerdict::Drop,
-            code => TraceVerdict::Other(code),
-        }
-    }
-}
-
-impl fmt::Display for TraceVerdict {
-    /// Writes the word of nft.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TraceVerdict::Accept => f.write_str("accept"),
-            TraceVerdict::Drop => f.write_str("drop"),
-            TraceVerdict::Queue => f.write_str("queue"),
-            TraceVerdict::Stolen => f.write_str("stolen"),
-            TraceVerdict::Continue => f.write_str("continue"),
-            TraceVerdict::Return => f.write_str("return"),
-            TraceVerdict::Jump(chain) => write!(f, "jump {chain}"),
-            TraceVerdict::Goto(chain) => write!(f, "goto {chain}"),
-            TraceVerdict::Other(code) => write!(f, "verdict {code}"),
-        }
-    }
 }
 
 /// The addresses and ports of a packet.
@@ -226,15 +164,14 @@ impl TraceEvent {
         let number = |kind| attrs.find(kind).and_then(|it| it.be32());
         let text = |kind| Some(attrs.find(kind)?.text()?.to_owned());
         let bytes = |kind| attrs.find(kind).map_or(&[][..], |it| it.payload);
+        let verdict = attrs.find(NFTA_TRACE_VERDICT).and_then(|it| Verdict::parse(&it));
         let (step, verdict) = match number(NFTA_TRACE_TYPE)? {
             RULE => {
                 let handle = attrs.find(NFTA_TRACE_RULE_HANDLE)?.be64()?;
-                (TraceStep::Rule(handle), verdict(&attrs)?)
+                (TraceStep::Rule(handle), verdict?)
             }
-            RETURN => (TraceStep::Return, verdict(&attrs).unwrap_or(TraceVerdict::Return)),
-            POLICY => {
-                (TraceStep::Policy, TraceVerdict::of(number(NFTA_TRACE_POLICY)? as i32, None))
-            }
+            RETURN => (TraceStep::Return, verdict.unwrap_or(Verdict::Return)),
+            POLICY => (TraceStep::Policy, Verdict::of(number(NFTA_TRACE_POLICY)? as i32, None)),
             _ => return None,
         };
         Some(TraceEvent {
@@ -243,7 +180,7 @@ impl TraceEvent {
             table: text(NFTA_TRACE_TABLE)?,
             chain: text(NFTA_TRACE_CHAIN)?,
             step,
-            verdict,
+            verdict: verdict.with(|chain| (*chain).to_owned()),
             mark: number(NFTA_TRACE_MARK).unwrap_or(0),
             input: number(NFTA_TRACE_IIF),
             output: number(NFTA_TRACE_OIF),
@@ -253,12 +190,6 @@ impl TraceEvent {
             ),
         })
     }
-}
-
-fn verdict(attrs: &Attrs<'_>) -> Option<TraceVerdict> {
-    let verdict = attrs.find(NFTA_TRACE_VERDICT)?.children();
-    let code = verdict.find(NFTA_VERDICT_CODE)?.be32()? as i32;
-    Some(TraceVerdict::of(code, verdict.find(NFTA_VERDICT_CHAIN).and_then(|it| it.text())))
 }
 
 /// A listener to the traces of a network namespace. It does not subscribe to changes of the rules
@@ -295,27 +226,18 @@ impl AsFd for TraceListener {
     }
 }
 
-/// The parts of a rule that a person needs to recognise it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleNote {
-    /// The comment.
-    pub comment: Option<String>,
-    /// True if the rule rejects packets: the verdict `drop` in a trace is a refusal then.
-    pub rejects: bool,
-}
-
 impl Socket {
     /// Reads one rule of any table by its handle; `None` if there is no such rule (any more).
     ///
     /// # Errors
     /// If the kernel refuses the query for another reason.
-    pub fn rule_note(
+    pub fn rule(
         &mut self,
         family: NfProto,
         table: &str,
         chain: &str,
         handle: u64,
-    ) -> Result<Option<RuleNote>, Error> {
+    ) -> Result<Option<DumpedRule>, Error> {
         let get = Request { name: "read a rule", kind: kind(libc::NFT_MSG_GETRULE), flags: 0 };
         let body = |body: &mut Vec<u8>| {
             put_netfilter_header(body, family.number(), 0);
@@ -324,26 +246,11 @@ impl Socket {
             put_be64(body, NFTA_RULE_HANDLE, handle);
         };
         let mut found = None;
-        match self.connection.request(get, body, |it| found = Some(RuleNote::of(&it.attrs()))) {
+        match self.connection.request(get, body, |it| found = DumpedRule::parse(&it.attrs())) {
             Ok(()) => Ok(found),
             Err(crate::Error::Refused { errno: nix::errno::Errno::ENOENT, .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-impl RuleNote {
-    fn of(attrs: &Attrs<'_>) -> RuleNote {
-        let comment = attrs.find(NFTA_RULE_USERDATA);
-        let comment = comment.and_then(|it| userdata::comment(it.payload)).map(str::to_owned);
-        let expressions = attrs.find(NFTA_RULE_EXPRESSIONS);
-        let rejects = expressions.is_some_and(|list| {
-            list.children().any(|expression| {
-                let name = expression.children().find(NFTA_EXPR_NAME);
-                name.and_then(|name| name.text()) == Some("reject")
-            })
-        });
-        RuleNote { comment, rejects }
     }
 }
 
@@ -352,6 +259,7 @@ mod tests {
     use super::*;
     use crate::attr::{nest, put, put_be32};
     use crate::message::{self, messages};
+    use crate::nft::uapi::{NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE};
 
     const V4: [u8; 20] = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 244, 1, 7, 10, 96, 12, 5];
     const SYN: [u8; 20] = [163, 5, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0xa0, 2, 0, 0, 0, 0, 0, 0];
@@ -397,27 +305,12 @@ mod tests {
     fn policies_and_returns_are_read() {
         let policy = event(POLICY, |body| put_be32(body, NFTA_TRACE_POLICY, 0));
         let policy = policy.expect("an event");
-        assert_eq!((policy.step, policy.verdict), (TraceStep::Policy, TraceVerdict::Drop));
+        assert_eq!((policy.step, policy.verdict), (TraceStep::Policy, Verdict::Drop));
         assert_eq!(policy.header, None);
         let end = event(RETURN, |_| {}).expect("an event");
-        assert_eq!((end.step, end.verdict), (TraceStep::Return, TraceVerdict::Return));
+        assert_eq!((end.step, end.verdict), (TraceStep::Return, Verdict::Return));
         assert_eq!(event(RULE, |_| {}), None);
         assert_eq!(event(99, |_| {}), None);
-    }
-
-    #[test]
-    fn verdicts_have_the_words_of_nft() {
-        for (code, word) in [
-            (libc::NF_ACCEPT, "accept"),
-            (libc::NF_DROP, "drop"),
-            (libc::NF_DROP | 13 << 16, "drop"),
-            (libc::NF_QUEUE | 2 << 16, "queue"),
-            (libc::NFT_CONTINUE, "continue"),
-            (libc::NFT_JUMP, "jump c"),
-            (-77, "verdict -77"),
-        ] {
-            assert_eq!(TraceVerdict::of(code, Some("c")).to_string(), word);
-        }
     }
 
     #[test]
@@ -444,20 +337,5 @@ mod tests {
             assert_eq!(PacketHeader::parse(&v6[..length], &[]), None);
         }
         assert_eq!(PacketHeader::parse(&v6, &[]).map(|it| it.source.port()), Some(0));
-    }
-
-    #[test]
-    fn rule_note_has_comment_and_refusal() {
-        let mut body = Vec::new();
-        userdata::put_comment(&mut body, NFTA_RULE_USERDATA, "no entry");
-        nest(&mut body, NFTA_RULE_EXPRESSIONS, |list| {
-            for name in ["counter", "reject"] {
-                nest(list, 1, |expression| put_text(expression, NFTA_EXPR_NAME, name));
-            }
-        });
-        let note = RuleNote::of(&Attrs::new(&body));
-        assert_eq!(note, RuleNote { comment: Some("no entry".to_owned()), rejects: true });
-        let empty = RuleNote { comment: None, rejects: false };
-        assert_eq!(RuleNote::of(&Attrs::new(&[])), empty);
     }
 }

@@ -33,6 +33,8 @@ pub(super) const NFTA_SET_DESC: u16 = 9;
 pub(super) const NFTA_SET_TIMEOUT: u16 = 11;
 
 pub(super) const NFTA_SET_DESC_SIZE: u16 = 1;
+pub(super) const NFTA_SET_DESC_CONCAT: u16 = 2;
+pub(super) const NFTA_SET_FIELD_LEN: u16 = 1;
 
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
@@ -42,22 +44,20 @@ pub(super) const NFTA_RULE_USERDATA: u16 = 7;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
-pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
-pub(super) const NFTA_LOOKUP_SET: u16 = 1;
-pub(super) const NFTA_LOOKUP_DREG: u16 = 3;
-pub(super) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
-pub(super) const NFTA_OBJREF_IMM_NAME: u16 = 2;
 
 pub(super) const NFTA_OBJ_TABLE: u16 = 1;
 pub(super) const NFTA_OBJ_NAME: u16 = 2;
 pub(super) const NFTA_OBJ_TYPE: u16 = 3;
 pub(super) const NFTA_OBJ_DATA: u16 = 4;
+pub(super) const NFT_OBJECT_COUNTER: u32 = 1;
+pub(super) const NFT_OBJECT_CT_HELPER: u32 = 3;
+pub(super) const NFT_OBJECT_TUNNEL: u32 = 6;
 pub(super) const NFT_OBJECT_CT_TIMEOUT: u32 = 7;
+pub(super) const NFT_OBJECT_SECMARK: u32 = 8;
+pub(super) const NFT_OBJECT_CT_EXPECT: u32 = 9;
+pub(super) const NFT_OBJECT_SYNPROXY: u32 = 10;
 pub(super) const NFTA_CT_TIMEOUT_L4PROTO: u16 = 2;
 pub(super) const NFTA_CT_TIMEOUT_DATA: u16 = 3;
-
-/// `NFTA_TARGET_NAME` of `nf_tables_compat.h`.
-pub(super) const NFTA_TARGET_NAME: u16 = 1;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
@@ -100,11 +100,30 @@ pub(super) const NFTA_TRACE_POLICY: u16 = 16;
 
 /// `NFT_SET_CONCAT`: keys are concatenations of ranges.
 pub(super) const NFT_SET_CONCAT: u32 = 0x80;
+/// `NFT_SET_ELEM_CATCHALL`: the element of all keys without another.
+pub(super) const NFT_SET_ELEM_CATCHALL: u32 = 0x2;
 /// The data type of a verdict map (`NFT_DATA_VERDICT`).
 pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 
 pub(super) const NLMSGERR_ATTR_MSG: u16 = 1;
 pub(super) const NLMSGERR_ATTR_OFFS: u16 = 2;
+
+/// The states of a packet's connection (`NF_CT_STATE_BIT`, `XT_CONNTRACK_STATE_BIT`).
+pub(super) const STATE_INVALID: u32 = 1;
+pub(super) const STATE_NEW: u32 = 1 << 3;
+pub(super) const STATE_UNTRACKED: u32 = 1 << 6;
+
+/// Status bits of a connection (`IPS_*`).
+pub(super) const IPS_EXPECTED: u32 = 1 << 0;
+pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
+pub(super) const IPS_ASSURED: u32 = 1 << 2;
+pub(super) const IPS_CONFIRMED: u32 = 1 << 3;
+pub(super) const IPS_SRC_NAT: u32 = 1 << 4;
+pub(super) const IPS_DST_NAT: u32 = 1 << 5;
+
+/// The types of routes (`RTN_*`) that a destination has.
+pub(super) const RTN_UNICAST: u32 = 1;
+pub(super) const RTN_LOCAL: u32 = 2;
 
 /// The type of a message of nf_tables (`NFT_MSG_*`).
 pub(super) const fn kind(message: i32) -> u16 {

@@ -17,6 +17,7 @@ mod neighbour;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::attr::put_text;
 use crate::message::Message;
@@ -47,13 +48,20 @@ impl AddressEvents {
         Ok(AddressEvents(Socket::bind(Bus::Route, 0, groups as u32)?))
     }
 
-    /// Waits until addresses may have changed. Several changes can be one event, and so can the
-    /// loss of events in a full receive buffer. List the [`addresses`] for the current state.
+    /// Discards all events that have arrived, without waiting. The descriptor is readable when there
+    /// are any: addresses may have changed. Several changes can be one event, and so can the loss of
+    /// events in a full receive buffer. List the [`addresses`] for the current state.
     ///
     /// # Errors
     /// [`Error::Receive`] if the socket fails.
-    pub fn wait(&mut self) -> Result<(), Error> {
-        self.0.wait_and_discard()
+    pub fn discard(&mut self) -> Result<(), Error> {
+        self.0.drain(|_| {}).map(drop)
+    }
+}
+
+impl AsFd for AddressEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

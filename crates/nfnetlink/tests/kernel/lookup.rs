@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{Counter, Element, Error, OwnedData, Socket, VerdictCode};
+use nfnetlink::nft::{Counter, Element, Error, OwnedData, Socket, Verdict};
 use nix::errno::Errno;
 use shunt_testbed::Netns;
 
@@ -47,10 +47,10 @@ fn elements_are_found_by_their_keys() -> Result<()> {
             panic!("{found:?}");
         };
         assert_eq!(found.key, first);
-        assert_eq!(found.data, Some(OwnedData::Verdict(VerdictCode::Goto, Some("web".to_owned()))));
+        assert_eq!(found.data, Some(OwnedData::Verdict(Verdict::Goto("web".to_owned()))));
         assert_eq!(found.counter, Some(Counter { packets: 7, bytes: 420 }));
         assert_eq!(found.comment.as_deref(), Some("shop/web:http"));
-        assert_eq!(other.data, Some(OwnedData::Verdict(VerdictCode::Drop, None)));
+        assert_eq!(other.data, Some(OwnedData::Verdict(Verdict::Drop)));
         assert_eq!(other.counter, Some(Counter::default()));
 
         let found = lookup(socket, "endpoints", &[&[10, 0, 0, 1]])?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{Batch, DumpedRule, DumpedTimeouts, Expr, Kernel, Socket};
+use nfnetlink::nft::{Batch, DumpedTimeouts, Expr, Kernel, Socket, rule_text};
 use shunt_testbed::Netns;
 
 const SECONDS: [u32; 11] = [1, 60, 86_400, 120, 3_600, 30, 120, 10, 120, 300, 300];
@@ -28,12 +28,7 @@ fn nft_and_this_crate_read_what_the_other_writes() -> Result<()> {
         assert_eq!(theirs.seconds[1], 60, "the sysctl of a new namespace");
         let texts = |socket: &mut Socket| -> Result<Vec<String>> {
             let rules = socket.rules(Family::Ip, "t")?;
-            let text = |rule: &DumpedRule| {
-                let statements = rule.statements(|_| None);
-                let texts = statements.iter().map(|statement| statement.text(Family::Ip));
-                texts.collect::<Vec<_>>().join(" ")
-            };
-            Ok(rules.iter().map(text).collect())
+            Ok(rules.iter().map(|rule| rule_text(Family::Ip, &rule.exprs)).collect())
         };
         let rule =
             "meta l4proto tcp tcp flags & (fin|syn|rst|ack) == syn ct timeout set \"theirs\"";
@@ -41,12 +36,10 @@ fn nft_and_this_crate_read_what_the_other_writes() -> Result<()> {
 
         let mut batch = Batch::new(None);
         batch.add_tcp_timeouts(Family::Ip, "t", "ours", &SECONDS);
-        batch.add_rule(Family::Ip, "t", "c", &[Expr::SetTimeouts("ours".to_owned())], None);
-        let batch = batch.finish();
-        socket.commit(&batch)?;
-        let sent: Vec<DumpedRule> = DumpedRule::of_batch(&batch).collect();
+        batch.add_rule(Family::Ip, "t", "c", &[Expr::timeouts("ours")], None);
+        socket.commit(&batch.finish())?;
         let listed = socket.rules(Family::Ip, "t")?;
-        assert!(sent[0].is_implemented_by(listed.last().expect("a rule")));
+        assert_eq!(listed.last().expect("a rule").exprs, [Expr::timeouts("ours")]);
         let ours = DumpedTimeouts { name: "ours".to_owned(), seconds: SECONDS };
         assert!(socket.timeouts(Family::Ip, "t")?.contains(&ours));
         assert_eq!(socket.timeouts(Family::Ip6, "t").unwrap_or_default(), []);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use nfnetlink::Family;
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Expr, Hook, Kernel as _, NfProto, Register, RuleNote, SetType,
-    Socket, TABLE_OWNER, TraceEvent, TraceListener, TraceStep, TraceVerdict,
+    BaseChain, Batch, ChainKind, Expr, Hook, Kernel as _, NfProto, Register, SetType, Socket,
+    TABLE_OWNER, TraceEvent, TraceListener, TraceStep, Verdict, Wanted,
 };
 use nix::poll::{PollFd, PollFlags, poll};
 use shunt_testbed::{Netns, patience};
@@ -76,10 +76,10 @@ fn packet_is_followed_through_chains_and_nat() -> Result<()> {
             assert_eq!(last.header.expect("headers").destination.to_string(), backend);
             assert_eq!((events[0].output.is_some(), last.input), (true, Some(1)));
             let TraceStep::Rule(handle) = last.step else { panic!("{last:?}") };
-            let note = Socket::open()?.rule_note(NfProto::Inet, "t", "drops", handle)?;
-            let comment = Some("no entry".to_owned());
-            assert_eq!(note, Some(RuleNote { comment, rejects: true }));
-            let none = Socket::open()?.rule_note(NfProto::Inet, "t", "drops", 999)?;
+            let rule = Socket::open()?.rule(NfProto::Inet, "t", "drops", handle)?;
+            let rule = rule.expect("a rule");
+            assert_eq!((rule.comment.as_deref(), rule.rejects()), (Some("no entry"), true));
+            let none = Socket::open()?.rule(NfProto::Inet, "t", "drops", 999)?;
             assert_eq!(none, None);
             Ok(())
         })?;
@@ -101,14 +101,14 @@ fn full_set_limits_the_traced_packets() -> Result<()> {
         let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Output, priority: -301 };
         batch.add_chain(family, table, "start", Some(base));
         let first = Register(0);
-        let load = Expr::TransportHeader { offset: 0, length: 2, to: first };
+        let load = Expr::transport(0, 2, first);
         let set = || "ports".to_owned();
         let rule = [
             load,
-            Expr::InSet { negate: true, set: set(), key: first },
-            Expr::AddToSet { set: set(), key: first, timeout: 60_000 },
-            Expr::Immediate { bytes: vec![1], to: first },
-            Expr::SetTrace(first),
+            Expr::Lookup { set: set(), key: first, wanted: Wanted::NoMember },
+            Expr::Update { set: set(), key: first, data: None, timeout: 60_000, renew: false },
+            Expr::Value { bytes: vec![1], to: first },
+            Expr::SetMeta { key: libc::NFT_META_NFTRACE, from: first },
         ];
         batch.add_rule(family, table, "start", &rule, None);
         socket.commit(&batch.finish())?;
@@ -124,7 +124,7 @@ fn full_set_limits_the_traced_packets() -> Result<()> {
         listener.drain(|event| events.push(event))?;
         let policies = events.iter().filter(|event| event.step == TraceStep::Policy);
         assert_eq!(policies.count(), 2, "{events:#?}");
-        assert!(events.iter().all(|it| it.verdict != TraceVerdict::Drop));
+        assert!(events.iter().all(|it| it.verdict != Verdict::Drop));
 
         // The table belongs to the socket. A process that another test starts has a copy of the socket
         // until it executes its program.

@@ -50,7 +50,7 @@ impl Page {
             match timeout(REQUEST_TIMEOUT, self.body.frame()).await {
                 Err(_) => {
                     let seconds = REQUEST_TIMEOUT.as_secs();
-                    let reason = format!("no more of a list within {seconds} s");
+                    let reason = format!("the list stalled for {seconds} s");
                     return Err(Failure::Unreachable(reason));
                 }
                 Ok(None) => return Ok(None),

@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use shunt_fake_apiserver::{Answer, Fault, Gate, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Agent, AgentBuilder, Node};
+use shunt_testbed::{Agent, AgentBuilder, Node, Occupier};
 
-use super::{Packet, ROW, Row, Says, TCP, To, check, explain, wait_for};
+use super::{explain, wait_for};
 use crate::table::service_of;
 use crate::world::{CLUSTER_CIDR, SHUNT, World, slices};
 
 const WEB: u8 = 91;
+const QUESTION: [&str; 4] = ["--to", "10.96.0.91:80", "--from", "192.0.2.100"];
 
 /// The testbed with an API server on the node's loopback address.
 struct Cluster {
@@ -46,29 +47,18 @@ impl Cluster {
 
     /// Waits until the answer has this code.
     fn wait_for_code(&self, code: &str) -> Result<()> {
-        let question = ["--to", "10.96.0.91:80", "--from", "192.0.2.100"];
-        wait_for(&self.world, &question, |answer| answer.codes().contains(code)).map(drop)
+        wait_for(&self.world, &QUESTION, |answer| answer.codes().contains(code)).map(drop)
     }
 }
-
-const WELL: Row = Row {
-    situation: "the API server answers",
-    to: To::cluster_ip(WEB),
-    over: TCP,
-    masquerade: "not-local",
-    packet: Packet::Answered(&["pod-1"]),
-    ..ROW
-};
 
 #[test]
 fn silent_api_server_is_named() -> Result<()> {
     let cluster = Cluster::new()?;
     let _agent = cluster.agent()?.start()?;
-    check(&cluster.world, &[WELL])?;
+    explain(&cluster.world, &QUESTION)?.is("delivered", &[])?;
     cluster.gate.refuse()?;
     cluster.wait_for_code("api-stale")?;
-    let stale = Row { situation: "the API server does not answer", codes: &["api-stale"], ..WELL };
-    check(&cluster.world, &[stale])
+    explain(&cluster.world, &QUESTION)?.is("delivered", &["api-stale"])
 }
 
 #[test]
@@ -77,34 +67,28 @@ fn half_listed_objects_are_not_taken_for_the_truth() -> Result<()> {
     cluster.api.misbehave(Fault::new(Answer::Silence).of(Kind::EndpointSlice));
     let agent = cluster.agent()?.spawn()?;
     cluster.wait_for_code("not-committed-yet")?;
-    let nothing = Row {
-        situation: "EndpointSlices are not listed yet, and there are no rules",
-        says: Says::Unknown,
-        codes: &["not-committed-yet"],
-        masquerade: "",
-        packet: Packet::Untouched,
-        ..WELL
-    };
-    check(&cluster.world, &[nothing])?;
+    explain(&cluster.world, &QUESTION)?.is("unknown", &["not-committed-yet"])?;
+    let client = || cluster.world.lab.from(&cluster.world.lab.client).tcp("10.96.0.91:80");
+    client().unhandled();
     cluster.api.behave();
     cluster.api.cut();
     agent.wait_ready()?;
-    let question = ["--to", "10.96.0.91:80", "--from", "192.0.2.100"];
-    wait_for(&cluster.world, &question, |answer| answer.codes().is_empty())?;
-    check(&cluster.world, &[WELL])?;
+    wait_for(&cluster.world, &QUESTION, |answer| answer.codes().is_empty())?;
+    explain(&cluster.world, &QUESTION)?.is("delivered", &[])?;
+    client().reaches(&["pod-1"]);
     agent.stop()?;
 
     // The rules stay, and deliver.
     cluster.api.misbehave(Fault::new(Answer::Silence).of(Kind::EndpointSlice));
     let _agent = cluster.agent()?.spawn()?;
     cluster.wait_for_code("not-committed-yet")?;
-    let answer = explain(&cluster.world, &question)?;
+    let answer = explain(&cluster.world, &QUESTION)?;
     ensure!(
         ["unknown", "delivered"].iter().any(|verdict| answer.json["verdict"] == *verdict),
         "{:#}",
         answer.json
     );
-    cluster.world.lab.from(&cluster.world.lab.client).tcp("10.96.0.91:80").reaches(&["pod-1"]);
+    client().reaches(&["pod-1"]);
     Ok(())
 }
 
@@ -153,7 +137,7 @@ fn changes_meanwhile_are_no_difference() -> Result<()> {
             Ok(())
         });
         let asked = (0..QUESTIONS).try_for_each(|_| {
-            let answer = explain(&world, &["--to", "10.96.0.91:80", "--from", "192.0.2.100"])?;
+            let answer = explain(&world, &QUESTION)?;
             ensure!(answer.status == 0 && answer.codes().is_empty(), "{:#}", answer.json);
             Ok(())
         });
@@ -162,5 +146,22 @@ fn changes_meanwhile_are_no_difference() -> Result<()> {
         asked.and(written)
     })?;
     ensure!(writes.load(Ordering::Relaxed) > QUESTIONS, "too few changes: {writes:?}");
+    Ok(())
+}
+
+/// A process that owns the table `ip shunt` keeps the agent from it.
+#[test]
+fn failing_sync_is_named() -> Result<()> {
+    let world = World::new()?;
+    let content = format!("{}{}", service_of("web", WEB), slices("web", &[&world.lab.pod1]));
+    world.manifests.write("web.yaml", content)?;
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?;
+    let _occupier = Occupier::enter(&world.lab.node)?;
+    agent.wait_for_log(&["nothing was programmed"])?;
+    wait_for(&world, &QUESTION, |answer| answer.codes().contains("not-committed-yet"))?;
+    explain(&world, &QUESTION)?.is("dropped", &["not-committed-yet"])?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.91:80").unhandled();
+    let six = ["--to", "[fd00:96::91]:80", "--from", "2001:db8:2::100"];
+    ensure!(explain(&world, &six)?.json["verdict"] == "delivered");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Other programs on the node: kube-proxy, and packets of other protocols.
+//! Packets of other protocols, and one that decides.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,9 +12,9 @@ use nix::sys::socket::{
     send, socket,
 };
 
-use super::{Packet, ROW, Row, TCP, To, check, explain};
+use super::explain;
 use crate::table::service_of;
-use crate::world::{CLUSTER_CIDR, World, slices};
+use crate::world::{World, slices};
 
 /// Endpoint pod-1, pod-2, or the node itself.
 const FIRST: u8 = 51;
@@ -30,52 +30,6 @@ fn world() -> Result<World> {
         world.manifests.write(&format!("{name}.yaml"), content)?;
     }
     Ok(world)
-}
-
-const PASSES: Row = Row {
-    situation: "it does not concern the packet",
-    over: TCP,
-    to: To::cluster_ip(SECOND),
-    masquerade: "not-local",
-    packet: Packet::Answered(&["pod-2"]),
-    ..ROW
-};
-
-/// Of chains with the same priority, the kernel runs the one first that was added last.
-#[test]
-fn kube_proxy_beside_the_agent_is_named() -> Result<()> {
-    const RULES: &str = "table ip kube-proxy { chain nat-prerouting {
-        type nat hook prerouting priority -100;
-        ip daddr 10.96.0.51 tcp dport 80 dnat to 10.244.0.12:8080;
-    }; }";
-    let world = world()?;
-    let agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").arg("--drift-check-period=0");
-    let _agent = agent.arg("--kube-proxy-check-period=50ms").start()?;
-    check(&world, &[PASSES])?;
-    world.lab.node.nft(RULES)?;
-    agent_knows(&world)?;
-    let beside = Row { codes: &["kube-proxy-present"], ..PASSES };
-    check(&world, &[beside])?;
-    // It decides about the other Service, so the endpoint is another one.
-    let question = ["--to", "10.96.0.51:80", "--from", "192.0.2.100"];
-    let answer = explain(&world, &question)?;
-    ensure!(answer.codes().contains("kube-proxy-present"), "{:#}", answer.json);
-    ensure!([0, 1].contains(&answer.status), "{:#}", answer.json);
-    let client = world.lab.from(&world.lab.client);
-    client.tcp("10.96.0.51:80").reaches(&["pod-2"]);
-    // Without shunt's table, only kube-proxy's is left.
-    world.lab.node.nft("delete table ip shunt")?;
-    let answer = explain(&world, &question)?;
-    ensure!(answer.json["verdict"] == "unknown", "{:#}", answer.json);
-    client.tcp("10.96.0.51:80").reaches(&["pod-2"]);
-    Ok(())
-}
-
-fn agent_knows(world: &World) -> Result<()> {
-    super::wait_for(world, &["--to", "10.96.0.52:80", "--from", "192.0.2.100"], |answer| {
-        answer.codes().contains("kube-proxy-present")
-    })
-    .map(drop)
 }
 
 /// What comes back for an echo request.
@@ -167,5 +121,32 @@ fn probe_decides_about_endpoints_that_do_not_answer() -> Result<()> {
             _ => client.times(2).dropped(),
         }
     }
+    Ok(())
+}
+
+/// A mere listing by `iptables-legacy` makes an empty table.
+#[test]
+fn legacy_iptables_counts_with_rules_and_leaves_certain_answers_certain() -> Result<()> {
+    const WITHOUT_ENDPOINTS: u8 = 54;
+    let world = world()?;
+    let service = service_of("service-54", WITHOUT_ENDPOINTS);
+    world.manifests.write("service-54.yaml", service)?;
+    let _agent = world.start()?;
+    let (delivered, refused) = ("10.96.0.51:80", "10.96.0.54:80");
+    let answer = |to| explain(&world, &["--to", to, "--from", "192.0.2.100"]);
+    let legacy = |arguments: &[&str]| world.lab.node.output("iptables-legacy", arguments);
+    for listing in [false, true] {
+        if listing {
+            legacy(&["--list", "--numeric"])?;
+        }
+        answer(delivered)?.is("delivered", &[])?;
+        answer(refused)?.is("refused", &["no-endpoints"])?;
+    }
+    legacy(&["--append", "FORWARD", "--destination", "10.244.0.99", "--jump", "DROP"])?;
+    answer(delivered)?.is("unknown", &["foreign-drop-possible"])?;
+    answer(refused)?.is("refused", &["foreign-drop-possible", "no-endpoints"])?;
+    let client = world.lab.from(&world.lab.client);
+    client.tcp(delivered).reaches(&["pod-1"]);
+    client.tcp(refused).refused();
     Ok(())
 }

@@ -57,7 +57,7 @@ impl Listing {
                     key_end: element.key_end.map(<[u8]>::to_vec),
                     data: element.data.map(|data| match data {
                         ElementData::Value(value) => value.to_vec(),
-                        ElementData::Verdict(_, chain) => chain.unwrap_or_default().into(),
+                        ElementData::Verdict(verdict) => verdict.chain().unwrap_or_default().into(),
                     }),
                     comment: element.comment.map(str::to_owned),
                     counter: element.counter.map(|counter| (counter.packets, counter.bytes)),

@@ -26,18 +26,11 @@ pub(crate) fn compare(
             let list = |kernel: &mut dyn Kernel| Listing::of(kernel, family, table);
             // The fake has no errors to list.
             let (mut fake, mut kernel) = (list(fake).ok().flatten(), list(kernel).ok().flatten());
-            let rules = |listing: &mut Option<Listing>| {
-                listing.as_mut().map(|listing| std::mem::take(&mut listing.rules))
-            };
-            let (planned, found) = (rules(&mut fake), rules(&mut kernel));
+            // The kernel numbers all that a table has, the fake only rules.
+            for listing in [&mut fake, &mut kernel].into_iter().flatten() {
+                listing.rules.iter_mut().for_each(|rule| rule.handle = 0);
+            }
             assert_eq!(fake, kernel, "the fake's {family} {table}, and the kernel's");
-            // Of its rules the kernel says more than was sent.
-            let (planned, found) = (planned.unwrap_or_default(), found.unwrap_or_default());
-            let is_same = planned.len() == found.len()
-                && planned.iter().zip(&found).all(|(fake, kernel)| {
-                    fake.is_implemented_by(kernel) && fake.targets().eq(kernel.targets())
-                });
-            assert!(is_same, "{family} {table}: fake {planned:?}, kernel {found:?}");
         }
     }
 }

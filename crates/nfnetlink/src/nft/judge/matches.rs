@@ -2,14 +2,15 @@
 
 use super::packet::{Device, State, Tracking, View, addresses, has_ports, octets};
 use super::registers::{Bits, Registers};
-use super::rule::{Bitwise, Expression, Verdict};
 use super::truth::Truth;
-use super::uapi::{
-    NFT_FIB_RESULT_ADDRTYPE, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
-    NFTA_FIB_F_DADDR, NFTA_FIB_F_MARK, RTN_LOCAL, RTN_UNICAST,
-};
 use super::xt;
 use crate::Family;
+use crate::nft::expr::{FIB_ADDRESS_TYPE, FIB_DESTINATION};
+use crate::nft::uapi::{
+    NFT_OBJECT_COUNTER, NFT_OBJECT_CT_EXPECT, NFT_OBJECT_CT_HELPER, NFT_OBJECT_CT_TIMEOUT,
+    NFT_OBJECT_SECMARK, NFT_OBJECT_SYNPROXY, NFT_OBJECT_TUNNEL, RTN_LOCAL, RTN_UNICAST,
+};
+use crate::nft::{Bitwise, Comparison, Expr, Extension, Register, Verdict};
 
 /// The size of an interface's name in a register (`IFNAMSIZ`).
 const NAME: usize = libc::IFNAMSIZ;
@@ -60,6 +61,12 @@ impl Step {
         Step::Match(truth, if truth == Truth::Unknown { reason() } else { Reason::NONE })
     }
 
+    /// Another program or device decides.
+    fn hands_over(what: &str) -> Step {
+        let why = "it hands the packet over to another program or device";
+        Step::Anything { what: what.to_owned(), why }
+    }
+
     fn sometimes(what: impl Into<String>) -> Step {
         Step::Match(Truth::Unknown, Reason::Here(what.into()))
     }
@@ -79,34 +86,30 @@ impl Evaluation {
     }
 
     /// Evaluates an expression, which may change registers and state.
-    pub(super) fn step(
-        &mut self,
-        expression: &Expression,
-        view: &View<'_>,
-        state: &mut State,
-    ) -> Step {
+    pub(super) fn step(&mut self, expression: &Expr, view: &View<'_>, state: &mut State) -> Step {
         match expression {
-            Expression::Value { to, value } => {
-                self.registers.store(*to, &Bits::known(value.clone()));
+            Expr::Value { to, bytes } => {
+                self.registers.store(*to, &Bits::known(bytes.clone()));
                 Step::NEXT
             }
-            Expression::Verdict(verdict) => Step::Verdict(verdict.clone()),
-            Expression::Payload { to, base, offset, length } => {
-                self.payload(*to, *base, *offset, *length, state)
+            Expr::Verdict(verdict) => Step::Verdict(verdict.clone()),
+            Expr::Payload { base, offset, length, to } => {
+                self.payload(*to, *base, *offset as usize, *length as usize, state)
             }
-            Expression::SetPayload { from, base, offset, length } => {
-                self.set_payload(*from, *base, *offset, *length, view, state)
+            Expr::SetPayload { base, offset, length, from } => {
+                let bits = self.registers.load(*from, *length as usize);
+                set_payload(*base, *offset as usize, &bits, view, state)
             }
-            Expression::Meta { to, key } => self.meta(*to, *key, view, state),
-            Expression::SetMeta { from, key } => {
+            Expr::Meta { key, to } => self.meta(*to, *key, view, state),
+            Expr::SetMeta { key, from } => {
                 if *key == libc::NFT_META_MARK {
                     state.mark = self.registers.load(*from, 4);
                     state.mark_doubt = None;
                 }
                 Step::NEXT
             }
-            Expression::Ct { to, key, direction } => self.ct(*to, *key, *direction, view, state),
-            Expression::SetCt { from, key } => {
+            Expr::Ct { key, direction, to } => self.ct(*to, *key, *direction, view, state),
+            Expr::SetCt { key, from } => {
                 if *key == libc::NFT_CT_MARK {
                     state.connection_mark = match state.tracking {
                         Tracking::Tracked => self.registers.load(*from, 4),
@@ -115,26 +118,25 @@ impl Evaluation {
                 }
                 Step::NEXT
             }
-            Expression::Compare { from, operation, with } => {
+            Expr::Compare { from, comparison, with } => {
                 let bits = self.registers.load(*from, with.len());
-                let truth = match *operation {
-                    libc::NFT_CMP_EQ => bits.equals(with),
-                    libc::NFT_CMP_NEQ => !bits.equals(with),
-                    libc::NFT_CMP_LT => bits.is_less(with),
-                    libc::NFT_CMP_LTE => !bits.is_greater(with),
-                    libc::NFT_CMP_GT => bits.is_greater(with),
-                    libc::NFT_CMP_GTE => !bits.is_less(with),
-                    _ => Truth::Unknown,
+                let truth = match comparison {
+                    Comparison::Equal => bits.equals(with),
+                    Comparison::NotEqual => !bits.equals(with),
+                    Comparison::Less => bits.is_less(with),
+                    Comparison::LessOrEqual => !bits.is_greater(with),
+                    Comparison::Greater => bits.is_greater(with),
+                    Comparison::GreaterOrEqual => !bits.is_less(with),
                 };
                 Step::compared(truth, || self.reason())
             }
-            Expression::Range { from, negated, first, last } => {
+            Expr::Range { from, negate, first, last } => {
                 let bits = self.registers.load(*from, first.len());
-                let truth = bits.is_between(first, last).inverted(*negated);
+                let truth = bits.is_between(first, last).inverted(*negate);
                 Step::compared(truth, || self.reason())
             }
-            Expression::Bitwise { from, to, length, operation } => {
-                let bits = self.registers.load(*from, *length);
+            Expr::Bitwise { from, to, length, operation } => {
+                let bits = self.registers.load(*from, *length as usize);
                 let result = match operation {
                     Bitwise::Mask { mask, xor } => Some(bits.masked(mask, xor)),
                     Bitwise::Left(by) => bits.shifted(true, *by),
@@ -149,16 +151,19 @@ impl Evaluation {
                 self.registers.store(*to, &result.unwrap_or_else(unknown));
                 Step::NEXT
             }
-            Expression::ByteOrder { from, to, length, size } => {
-                let bits = self.registers.load(*from, *length);
-                let bits = if cfg!(target_endian = "little") { bits.swapped(*size) } else { bits };
+            Expr::ByteOrder { from, to, length, size } => {
+                let bits = self.registers.load(*from, *length as usize);
+                let is_little = cfg!(target_endian = "little");
+                let bits = if is_little { bits.swapped(*size as usize) } else { bits };
                 self.registers.store(*to, &bits);
                 Step::NEXT
             }
-            Expression::Lookup { .. } => Step::Lookup,
-            Expression::Fib { to, result, flags } => self.fib(*to, *result, *flags, view),
-            Expression::Random { to } => self.store_unknown(*to, 4, "a number that varies"),
-            Expression::Match { name, revision, info } => {
+            Expr::Lookup { .. } => Step::Lookup,
+            Expr::Fib { result, flags, to } => self.fib(*to, *result, *flags, view),
+            Expr::Number { to, .. } | Expr::Hash { to, .. } => {
+                self.store_unknown(*to, 4, "a number that varies")
+            }
+            Expr::Match(Extension { name, revision, info }) => {
                 let truth = xt::matches(name, *revision, info, view, state);
                 if let Some(doubt) = state.mark_doubt.as_ref().filter(|_| name == "mark") {
                     return Step::compared(truth, || Reason::Earlier(doubt.clone()));
@@ -169,30 +174,58 @@ impl Evaluation {
                     ))
                 })
             }
-            Expression::Target { name, revision, info } => xt::target(name, *revision, info, state),
-            Expression::Neutral => Step::NEXT,
-            Expression::Sometimes(name) => {
-                // It may have written to a register.
-                self.forget_all(name);
-                Step::sometimes(format!("whether {name} matches is not known"))
+            Expr::Target(Extension { name, revision, info }) => {
+                xt::target(name, *revision, info, state)
             }
-            Expression::Reject => Step::Drop("reject".to_owned()),
-            Expression::HandsOver(what) => Step::Anything {
-                what: what.clone(),
-                why: "it hands the packet over to another program or device",
+            Expr::Counter => Step::NEXT,
+            Expr::Update { .. } => self.sometimes(expression.name()),
+            Expr::Object { kind, .. } => match *kind {
+                NFT_OBJECT_COUNTER
+                | NFT_OBJECT_CT_HELPER
+                | NFT_OBJECT_TUNNEL
+                | NFT_OBJECT_CT_TIMEOUT
+                | NFT_OBJECT_SECMARK
+                | NFT_OBJECT_CT_EXPECT => Step::NEXT,
+                NFT_OBJECT_SYNPROXY => Step::hands_over("synproxy"),
+                // Quotas and limits.
+                _ => self.sometimes("an object"),
             },
-            Expression::Untrack => untrack(state),
-            Expression::Nat(what) => Step::Translate((*what).to_owned()),
+            Expr::Reject { .. } => Step::Drop("reject".to_owned()),
+            Expr::Nat { source: true, .. } => Step::Translate("snat".to_owned()),
+            Expr::Nat { source: false, .. } => Step::Translate("dnat".to_owned()),
+            Expr::Masquerade { .. } => Step::Translate("masquerade".to_owned()),
+            Expr::Other(name) => self.other(name, state),
+        }
+    }
+
+    /// Evaluates an expression that is not decoded.
+    fn other(&mut self, name: &str, state: &mut State) -> Step {
+        match name {
+            "dup" | "last" | "log" => Step::NEXT,
+            "connlimit" | "dynset" | "exthdr" | "flow_offload" | "hash" | "inner" | "limit"
+            | "osf" | "quota" | "rt" | "socket" | "tunnel" | "xfrm" => self.sometimes(name),
+            // A map of objects, among which may be quotas and limits.
+            "objref" => self.sometimes("an object"),
+            "queue" | "synproxy" | "fwd" => Step::hands_over(name),
+            "notrack" => untrack(state),
+            "redir" => Step::Translate("redirect".to_owned()),
             // Without a socket, the next rule follows.
-            Expression::Tproxy => {
+            "tproxy" => {
                 let why = "whether tproxy finds a socket is not known".to_owned();
                 Step::Divert("tproxy".to_owned(), Some(Reason::Here(why)))
             }
-            Expression::Other(name) => Step::Anything {
+            name => Step::Anything {
                 what: format!("the expression {name}"),
                 why: "its effect is not known",
             },
         }
+    }
+
+    /// Matches some packets, which ones depends on a state that is not known.
+    fn sometimes(&mut self, name: &str) -> Step {
+        // It may have written to a register.
+        self.forget_all(name);
+        Step::sometimes(format!("whether {name} matches is not known"))
     }
 
     /// Returns why a comparison is undecided.
@@ -213,7 +246,7 @@ impl Evaluation {
     }
 
     /// Stores a value, and its name if it is not known.
-    fn store(&mut self, to: u32, bits: &Bits, what: &'static str) -> Step {
+    fn store(&mut self, to: Register, bits: &Bits, what: &'static str) -> Step {
         self.registers.store(to, bits);
         if bits.exact().is_none() {
             self.forget(what);
@@ -222,28 +255,37 @@ impl Evaluation {
     }
 
     /// Stores an unknown value.
-    fn store_unknown(&mut self, to: u32, length: usize, what: &'static str) -> Step {
+    fn store_unknown(&mut self, to: Register, length: usize, what: &'static str) -> Step {
         self.store(to, &Bits::unknown(length), what)
     }
 
-    fn payload(&mut self, to: u32, base: u32, offset: usize, length: usize, state: &State) -> Step {
+    fn payload(
+        &mut self,
+        to: Register,
+        base: i32,
+        offset: usize,
+        length: usize,
+        state: &State,
+    ) -> Step {
         let length = length.min(64);
         let unknown = || Bits::unknown(length);
         let (bits, what) = match base {
-            NFT_PAYLOAD_NETWORK_HEADER => {
+            libc::NFT_PAYLOAD_NETWORK_HEADER => {
                 (state.network.slice(offset, length), "a field of the IP header")
             }
-            NFT_PAYLOAD_TRANSPORT_HEADER if offset < 2 => {
+            libc::NFT_PAYLOAD_TRANSPORT_HEADER if offset < 2 => {
                 (state.transport.slice(offset, length), "the source port")
             }
-            NFT_PAYLOAD_TRANSPORT_HEADER => {
+            libc::NFT_PAYLOAD_TRANSPORT_HEADER => {
                 (state.transport.slice(offset, length), "a field of the transport header")
             }
             _ => (unknown(), "a part of the packet"),
         };
         let is_complete = match base {
-            NFT_PAYLOAD_NETWORK_HEADER => offset.saturating_add(length) <= state.network.len(),
-            NFT_PAYLOAD_TRANSPORT_HEADER => offset.saturating_add(length) <= 4,
+            libc::NFT_PAYLOAD_NETWORK_HEADER => {
+                offset.saturating_add(length) <= state.network.len()
+            }
+            libc::NFT_PAYLOAD_TRANSPORT_HEADER => offset.saturating_add(length) <= 4,
             _ => false,
         };
         self.store(to, &bits, what);
@@ -255,37 +297,7 @@ impl Evaluation {
         }
     }
 
-    fn set_payload(
-        &mut self,
-        from: u32,
-        base: u32,
-        offset: usize,
-        length: usize,
-        view: &View<'_>,
-        state: &mut State,
-    ) -> Step {
-        let bits = self.registers.load(from, length);
-        let end = offset.saturating_add(length);
-        match base {
-            NFT_PAYLOAD_NETWORK_HEADER => {
-                let (at, addresses) = addresses(view.packet.family());
-                state.network.write(offset, &bits);
-                if offset < at + addresses && end > at {
-                    return Step::Divert("a change of an address".to_owned(), None);
-                }
-            }
-            NFT_PAYLOAD_TRANSPORT_HEADER => {
-                state.transport.write(offset, &bits);
-                if offset < 4 && has_ports(view.packet.protocol) {
-                    return Step::Divert("a change of a port".to_owned(), None);
-                }
-            }
-            _ => {}
-        }
-        Step::NEXT
-    }
-
-    fn meta(&mut self, to: u32, key: i32, view: &View<'_>, state: &State) -> Step {
+    fn meta(&mut self, to: Register, key: i32, view: &View<'_>, state: &State) -> Step {
         let packet = view.packet;
         let (bits, what) = match key {
             libc::NFT_META_MARK => {
@@ -327,7 +339,7 @@ impl Evaluation {
 
     fn ct(
         &mut self,
-        to: u32,
+        to: Register,
         key: i32,
         direction: Option<u8>,
         view: &View<'_>,
@@ -393,10 +405,12 @@ impl Evaluation {
         self.store(to, &bits, what)
     }
 
-    fn fib(&mut self, to: u32, result: u32, flags: u32, view: &View<'_>) -> Step {
-        let asks_destination = flags & !NFTA_FIB_F_MARK == NFTA_FIB_F_DADDR;
+    fn fib(&mut self, to: Register, result: u32, flags: u32, view: &View<'_>) -> Step {
+        /// `NFTA_FIB_F_MARK`.
+        const MARK: u32 = 1 << 2;
+        let asks_destination = flags & !MARK == FIB_DESTINATION;
         let kind = match view.is_local() {
-            _ if result != NFT_FIB_RESULT_ADDRTYPE || !asks_destination => None,
+            _ if result != FIB_ADDRESS_TYPE || !asks_destination => None,
             Truth::Yes => Some(RTN_LOCAL),
             Truth::No => Some(RTN_UNICAST),
             Truth::Unknown => None,
@@ -409,6 +423,27 @@ impl Evaluation {
             }
         }
     }
+}
+
+fn set_payload(base: i32, offset: usize, bits: &Bits, view: &View<'_>, state: &mut State) -> Step {
+    let end = offset.saturating_add(bits.len());
+    match base {
+        libc::NFT_PAYLOAD_NETWORK_HEADER => {
+            let (at, addresses) = addresses(view.packet.family());
+            state.network.write(offset, bits);
+            if offset < at + addresses && end > at {
+                return Step::Divert("a change of an address".to_owned(), None);
+            }
+        }
+        libc::NFT_PAYLOAD_TRANSPORT_HEADER => {
+            state.transport.write(offset, bits);
+            if offset < 4 && has_ports(view.packet.protocol) {
+                return Step::Divert("a change of a port".to_owned(), None);
+            }
+        }
+        _ => {}
+    }
+    Step::NEXT
 }
 
 /// Excludes a packet from connection tracking, unless it is tracked already.

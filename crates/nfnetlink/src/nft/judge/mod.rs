@@ -9,10 +9,8 @@ mod matches;
 mod packet;
 mod read;
 mod registers;
-mod rule;
 mod set;
 mod truth;
-mod uapi;
 mod walk;
 mod xt;
 

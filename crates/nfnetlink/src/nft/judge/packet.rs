@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use super::registers::Bits;
 use super::truth::Truth;
-use super::uapi::{
+use crate::Family;
+use crate::nft::uapi::{
     IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT,
     STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
 };
-use crate::Family;
 use crate::nft::{AttachedChain, NfProto};
 
 /// The hooks of IP (`NF_INET_*`).

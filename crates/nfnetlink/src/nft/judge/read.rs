@@ -6,10 +6,8 @@ use std::rc::Rc;
 use nix::errno::Errno;
 
 use super::packet::View;
-use super::rule::{Chain, Rule};
 use super::set::{Definition, Listed, Set};
-use super::uapi::NFT_TABLE_F_DORMANT;
-use super::walk::{MAX_RULES, Ruleset, walk};
+use super::walk::{Chain, MAX_RULES, Ruleset, walk};
 use super::{JudgedPacket, Judgement};
 use crate::attr::{Attr, Attrs, put_text};
 use crate::message::put_netfilter_header;
@@ -18,7 +16,7 @@ use crate::nft::uapi::{
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
     kind,
 };
-use crate::nft::{AttachedChain, Error, Kernel as _, Socket};
+use crate::nft::{AttachedChain, DumpedRule, Error, Kernel as _, Socket, TABLE_DORMANT};
 use crate::socket::{Bus, Request};
 
 /// The judgement reads at most this many elements of one set: those of another proxy can have
@@ -106,9 +104,7 @@ impl Ruleset for Listing<'_> {
         let mut rules = Vec::new();
         let complete = self.dump("list rules", libc::NFT_MSG_GETRULE, body, |attrs| {
             // Kernels that ignore the name of the chain in the request list the whole table.
-            if attrs.find(NFTA_RULE_CHAIN).and_then(|it| it.text()) == Some(name) {
-                rules.push(Rule::parse(attrs));
-            }
+            rules.extend(DumpedRule::parse(attrs).filter(|rule| rule.chain == name));
             rules.len() <= MAX_RULES
         })?;
         let chain = Rc::new(Chain { rules, complete });
@@ -157,7 +153,7 @@ impl Listing<'_> {
         let body = |body: &mut Vec<u8>| put_text(body, NFTA_TABLE_NAME, self.table);
         let flags = |attrs: &Attrs<'_>| attrs.find(NFTA_TABLE_FLAGS)?.be32();
         let flags = self.single("read a table", libc::NFT_MSG_GETTABLE, body, flags)?;
-        Ok(flags.is_some_and(|flags| flags & NFT_TABLE_F_DORMANT != 0))
+        Ok(flags.is_some_and(|flags| flags & TABLE_DORMANT != 0))
     }
 
     /// Reads one object.

@@ -1,9 +1,10 @@
 //! Bytes of which some bits are unknown, and the registers that hold them.
 
 use super::truth::Truth;
+use crate::nft::Register;
 
 /// The size of all registers, in bytes.
-const REGISTERS: usize = 64;
+const REGISTERS: usize = Register::COUNT * REGISTER;
 
 /// The size of a register, in bytes. A value fills whole registers.
 const REGISTER: usize = 4;
@@ -160,37 +161,17 @@ impl Registers {
         Registers(Bits::unknown(REGISTERS))
     }
 
-    /// Returns the offset of a register by its number. Those of 128 bits (`NFT_REG_1`) overlap
-    /// those of 32 bits (`NFT_REG32_00`).
-    fn offset(register: u32) -> Option<usize> {
-        let register = register as i32;
-        match register {
-            libc::NFT_REG_1..=libc::NFT_REG_4 => {
-                Some((register - libc::NFT_REG_1) as usize * 4 * REGISTER)
-            }
-            libc::NFT_REG32_00..=libc::NFT_REG32_15 => {
-                Some((register - libc::NFT_REG32_00) as usize * REGISTER)
-            }
-            _ => None,
-        }
-    }
-
     /// Returns bytes of a register and those after it.
-    pub(super) fn load(&self, register: u32, length: usize) -> Bits {
-        let length = length.min(REGISTERS);
-        match Registers::offset(register) {
-            Some(offset) => self.0.slice(offset, length),
-            None => Bits::unknown(length),
-        }
+    pub(super) fn load(&self, register: Register, length: usize) -> Bits {
+        self.0.slice(register.index() * REGISTER, length.min(REGISTERS))
     }
 
     /// Stores bytes, and zeros in the rest of the last register.
-    pub(super) fn store(&mut self, register: u32, bits: &Bits) {
-        if let Some(offset) = Registers::offset(register) {
-            self.0.write(offset, bits);
-            let padding = bits.len().next_multiple_of(REGISTER) - bits.len();
-            self.0.write(offset + bits.len(), &Bits::known(vec![0; padding]));
-        }
+    pub(super) fn store(&mut self, register: Register, bits: &Bits) {
+        let offset = register.index() * REGISTER;
+        self.0.write(offset, bits);
+        let padding = bits.len().next_multiple_of(REGISTER) - bits.len();
+        self.0.write(offset + bits.len(), &Bits::known(vec![0; padding]));
     }
 }
 
@@ -199,32 +180,15 @@ mod tests {
     use super::Truth::{No, Unknown, Yes};
     use super::*;
 
-    const REG_1: u32 = 1;
-    const REG_2: u32 = 2;
-    const REG32_00: u32 = 8;
-    const REG32_04: u32 = 12;
-
     #[test]
-    fn registers_of_both_sizes_overlap() {
+    fn values_fill_registers_up_to_the_last_one() {
         let mut registers = Registers::new();
-        registers.store(REG_1, &Bits::known([1, 2, 3, 4, 5, 6]));
-        assert_eq!(registers.load(REG32_00, 4), Bits::known([1, 2, 3, 4]));
-        assert_eq!(registers.load(REG32_00 + 1, 4), Bits::known([5, 6, 0, 0]));
-        registers.store(REG32_04, &Bits::known([9]));
-        assert_eq!(registers.load(REG_2, 4), Bits::known([9, 0, 0, 0]));
-        assert_eq!(registers.load(REG_2 + 1, 4), Bits::unknown(4));
-    }
-
-    #[test]
-    fn registers_that_do_not_exist_are_unknown() {
-        let mut registers = Registers::new();
-        for register in [0, 5, 7, 24, u32::MAX] {
-            registers.store(register, &Bits::known([1; 4]));
-            assert_eq!(registers.load(register, 4), Bits::unknown(4));
-        }
-        registers.store(23, &Bits::known([1; 16]));
-        assert_eq!(registers.load(23, 8).parts().1, [255, 255, 255, 255, 0, 0, 0, 0]);
-        assert_eq!(registers.load(1, usize::MAX).len(), 64);
+        registers.store(Register(0), &Bits::known([1, 2, 3, 4, 5, 6]));
+        assert_eq!(registers.load(Register(1), 4), Bits::known([5, 6, 0, 0]));
+        assert_eq!(registers.load(Register(2), 4), Bits::unknown(4));
+        registers.store(Register(15), &Bits::known([1; 16]));
+        assert_eq!(registers.load(Register(15), 8).parts().1, [255, 255, 255, 255, 0, 0, 0, 0]);
+        assert_eq!(registers.load(Register(0), usize::MAX).len(), 64);
     }
 
     #[test]

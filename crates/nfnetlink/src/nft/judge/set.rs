@@ -1,14 +1,15 @@
 //! The sets and maps that rules look keys up in.
 
 use super::registers::Bits;
-use super::rule::{Verdict, value};
 use super::truth::Truth;
-use super::uapi::*;
 use crate::attr::{Attr, Attrs};
+use crate::nft::Verdict;
+use crate::nft::expr_decode::value;
 use crate::nft::uapi::{
-    NFT_SET_CONCAT, NFTA_EXPR_NAME, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPR,
-    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN,
+    NFT_SET_CONCAT, NFT_SET_ELEM_CATCHALL, NFTA_DATA_VERDICT, NFTA_EXPR_NAME, NFTA_SET_DESC,
+    NFTA_SET_DESC_CONCAT, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS,
+    NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_FIELD_LEN,
+    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
 };
 
 /// The definition of a set.
@@ -94,7 +95,11 @@ impl Definition {
             key_length: 4 * fields.len().max(1),
             fields: fields.to_vec(),
         };
-        [define(0, &[]), define(NFT_SET_INTERVAL, &[]), define(NFT_SET_INTERVAL, &[4, 2])]
+        [
+            define(0, &[]),
+            define(libc::NFT_SET_INTERVAL as u32, &[]),
+            define(libc::NFT_SET_INTERVAL as u32, &[4, 2]),
+        ]
     }
 }
 
@@ -113,14 +118,17 @@ impl Listed {
         let flags = attrs.find(NFTA_SET_ELEM_FLAGS).and_then(|it| it.be32()).unwrap_or(0);
         let is_catchall = flags & NFT_SET_ELEM_CATCHALL != 0;
         let start = match attrs.find(NFTA_SET_ELEM_KEY) {
-            Some(key) => value(&key)?,
+            Some(key) => value(Some(key))?,
             None if is_catchall => Vec::new(),
             None => return None,
         };
-        let end = attrs.find(NFTA_SET_ELEM_KEY_END).and_then(|it| value(&it));
+        let end = value(attrs.find(NFTA_SET_ELEM_KEY_END));
         let data = attrs.find(NFTA_SET_ELEM_DATA).map_or(Data::None, |data| {
-            let verdict = || Verdict::parse(&data.children()).map(Data::Verdict);
-            value(&data).map(Data::Value).or_else(verdict).unwrap_or(Data::None)
+            let verdict = || {
+                let verdict = Verdict::parse(&data.children().find(NFTA_DATA_VERDICT)?)?;
+                Some(Data::Verdict(verdict.with(|chain| (*chain).to_owned())))
+            };
+            value(Some(data)).map(Data::Value).or_else(verdict).unwrap_or(Data::None)
         });
         let single = attrs.find(NFTA_SET_ELEM_EXPR);
         let list = attrs.find(NFTA_SET_ELEM_EXPRESSIONS);
@@ -131,7 +139,11 @@ impl Listed {
         });
         let end = end.map_or(End::Single, End::Last);
         let element = Element { start, end, data, is_limited };
-        Some(Listed { element, is_end: flags & NFT_SET_ELEM_INTERVAL_END != 0, is_catchall })
+        Some(Listed {
+            element,
+            is_end: flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0,
+            is_catchall,
+        })
     }
 }
 
@@ -139,11 +151,11 @@ impl Set {
     pub(super) fn new(definition: Definition, listed: Vec<Listed>, complete: bool) -> Set {
         let (catchall, mut listed): (Vec<_>, Vec<_>) =
             listed.into_iter().partition(|it| it.is_catchall);
-        let is_ranged = definition.flags & NFT_SET_INTERVAL != 0;
+        let is_ranged = definition.flags & libc::NFT_SET_INTERVAL as u32 != 0;
         let is_concatenated = definition.flags & NFT_SET_CONCAT != 0 || definition.fields.len() > 1;
         let unknown = if !complete {
             Some("has too many elements to read")
-        } else if definition.flags & NFT_SET_EVAL != 0 {
+        } else if definition.flags & libc::NFT_SET_EVAL as u32 != 0 {
             Some("is changed by packets")
         } else if is_ranged && is_concatenated && definition.fields.is_empty() {
             Some("has keys of unknown fields")
@@ -335,7 +347,7 @@ mod tests {
         let [mut definition, ..] = Definition::all_kinds();
         assert_eq!(Set::new(definition.clone(), Vec::new(), true).unknown(), None);
         assert!(Set::new(definition.clone(), Vec::new(), false).unknown().is_some());
-        definition.flags = NFT_SET_EVAL;
+        definition.flags = libc::NFT_SET_EVAL as u32;
         assert!(Set::new(definition, Vec::new(), true).unknown().is_some());
     }
 }

@@ -9,19 +9,24 @@ use std::rc::Rc;
 use super::matches::{Evaluation, Reason, Step};
 use super::packet::{Mark, State, View};
 use super::registers::Bits;
-use super::rule::{Chain, Expression, Rule, Verdict};
 use super::set::{Data, Set};
 use super::truth::Truth;
 use super::{Judgement, Passing, Place};
+use crate::nft::{DumpedRule, Expr, Register, Verdict, Wanted};
 
 /// The judgement gives up after this many evaluated rules.
 pub(super) const MAX_RULES: usize = 10_000;
 
-/// The register of the verdict.
-const VERDICT: u32 = libc::NFT_REG_VERDICT as u32;
-
 /// The deepest chain of jumps. The kernel allows 16.
 const MAX_DEPTH: usize = 32;
+
+/// The rules of a chain, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) rules: Vec<DumpedRule>,
+    /// False if the chain has more rules than were read.
+    pub(super) complete: bool,
+}
 
 /// The chains and sets of a table.
 pub(super) trait Ruleset {
@@ -203,7 +208,7 @@ impl<R: Ruleset> Walk<'_, R> {
     fn rule(
         &mut self,
         chain: &str,
-        rule: &Rule,
+        rule: &DumpedRule,
         mut state: State,
         returned: &mut Option<State>,
         depth: usize,
@@ -211,7 +216,7 @@ impl<R: Ruleset> Walk<'_, R> {
         let mut evaluation = Evaluation::new();
         let mut next = None;
         let place = |what: String| Place { chain: chain.to_owned(), rule: Some(rule.handle), what };
-        for expression in &rule.expressions {
+        for expression in &rule.exprs {
             let verdict = match evaluation.step(expression, self.view, &mut state) {
                 Step::Match(Truth::Yes, _) => continue,
                 Step::Match(Truth::No, _) => {
@@ -249,12 +254,13 @@ impl<R: Ruleset> Walk<'_, R> {
                     continue;
                 }
                 Step::Lookup => {
-                    let Expression::Lookup { set, key, to, inverted } = expression else {
+                    let Expr::Lookup { set, key, wanted } = expression else {
                         continue;
                     };
                     let found = self.ruleset.set(set)?;
-                    let found = Looked::up(found.as_deref(), set, *key, *inverted, &evaluation);
-                    let is_open = found.data.len() != 1 && to.is_some();
+                    let found = Looked::up(found.as_deref(), set, *key, *wanted, &evaluation);
+                    let is_value = matches!(wanted, Wanted::Value(_) | Wanted::Verdict);
+                    let is_open = found.data.len() != 1 && is_value;
                     if found.truth == Truth::No {
                         join(&mut next, state);
                         return Ok(next);
@@ -265,9 +271,9 @@ impl<R: Ruleset> Walk<'_, R> {
                     if found.truth == Truth::Unknown {
                         join(&mut next, state.clone());
                     }
-                    match to {
-                        None => {}
-                        Some(VERDICT) => {
+                    match wanted {
+                        Wanted::Member | Wanted::NoMember => {}
+                        Wanted::Verdict => {
                             let Some(verdicts) = found.verdicts() else {
                                 let why = state.doubt.take().unwrap_or_default();
                                 self.unknown(place(format!("the map {set}")), why);
@@ -279,7 +285,7 @@ impl<R: Ruleset> Walk<'_, R> {
                             }
                             return Ok(next);
                         }
-                        Some(to) => match found.data.as_slice() {
+                        Wanted::Value(to) => match found.data.as_slice() {
                             [Data::Value(value)] => {
                                 evaluation.registers.store(*to, &Bits::known(value.clone()));
                             }
@@ -301,7 +307,7 @@ impl<R: Ruleset> Walk<'_, R> {
     }
 
     /// Notes that it is not certain whether the packet comes further in the rule.
-    fn doubt(&mut self, state: &mut State, chain: &str, rule: &Rule, why: &Reason) {
+    fn doubt(&mut self, state: &mut State, chain: &str, rule: &DumpedRule, why: &Reason) {
         let why = match why {
             Reason::Here(why) => format!("{why} (rule {} of chain {chain})", rule.handle),
             Reason::Earlier(why) => why.clone(),
@@ -337,7 +343,7 @@ impl<R: Ruleset> Walk<'_, R> {
                     join(returned, state);
                 }
             }
-            Verdict::Other(_) => {
+            Verdict::Queue | Verdict::Stolen | Verdict::Other(_) => {
                 let why = "another program decides on queued packets".to_owned();
                 self.unknown(place("queue".to_owned()), why);
             }
@@ -360,8 +366,8 @@ impl<'a> Looked<'a> {
     fn up(
         set: Option<&'a Set>,
         name: &str,
-        key: u32,
-        inverted: bool,
+        key: Register,
+        wanted: Wanted,
         evaluation: &Evaluation,
     ) -> Looked<'a> {
         let reason = match set {
@@ -376,7 +382,7 @@ impl<'a> Looked<'a> {
         let Some(found) = found else {
             return Looked { truth: Truth::No, why: Reason::NONE, data: Vec::new() };
         };
-        let truth = found.found.inverted(inverted);
+        let truth = found.found.inverted(wanted == Wanted::NoMember);
         Looked { truth, why: evaluation.reason(), data: found.data }
     }
 
@@ -409,7 +415,8 @@ pub(super) fn fuzz(attrs: &crate::attr::Attrs<'_>, view: &View<'_>) {
         }
     }
 
-    let chain = Rc::new(Chain { rules: vec![Rule::parse(attrs); 2], complete: true });
+    let Some(rule) = DumpedRule::parse(attrs) else { return };
+    let chain = Rc::new(Chain { rules: vec![rule; 2], complete: true });
     let elements = attrs.clone().flat_map(|list| list.children());
     let elements: Vec<Listed> = elements.filter_map(|it| Listed::parse(&it)).collect();
     for definition in Definition::parse(attrs).into_iter().chain(Definition::all_kinds()) {
@@ -425,6 +432,8 @@ mod tests {
 
     use super::*;
     use crate::nft::{AttachedChain, JudgedPacket, NfProto};
+
+    const FIRST: Register = Register(0);
 
     /// Chains by name, without sets.
     #[derive(Default)]
@@ -443,9 +452,12 @@ mod tests {
     }
 
     impl Rules {
-        fn with(mut self, name: &'static str, rules: Vec<Vec<Expression>>) -> Rules {
+        fn with(mut self, name: &'static str, rules: Vec<Vec<Expr>>) -> Rules {
             let rules = (1..).zip(rules);
-            let rules = rules.map(|(handle, expressions)| Rule { handle, expressions }).collect();
+            let chain = || name.to_owned();
+            let rule =
+                |(handle, exprs)| DumpedRule { chain: chain(), handle, comment: None, exprs };
+            let rules = rules.map(rule).collect();
             self.0.insert(name, Chain { rules, complete: true });
             self
         }
@@ -468,12 +480,12 @@ mod tests {
         }
     }
 
-    fn drops() -> Expression {
-        Expression::Verdict(Verdict::Drop)
+    fn drops() -> Expr {
+        Expr::Verdict(Verdict::Drop)
     }
 
-    fn sometimes() -> Expression {
-        Expression::Sometimes("limit".to_owned())
+    fn sometimes() -> Expr {
+        Expr::Other("limit".to_owned())
     }
 
     fn why(judgement: Judgement) -> (String, String) {
@@ -486,9 +498,9 @@ mod tests {
     #[test]
     fn statements_without_a_known_effect_leave_it_open() {
         for (expression, what, reason) in [
-            (Expression::HandsOver("synproxy".to_owned()), "synproxy", "hands the packet over"),
-            (Expression::Other("new".to_owned()), "the expression new", "effect is not known"),
-            (Expression::Verdict(Verdict::Other(3 | 5 << 16)), "queue", "another program decides"),
+            (Expr::Other("synproxy".to_owned()), "synproxy", "hands the packet over"),
+            (Expr::Other("new".to_owned()), "the expression new", "effect is not known"),
+            (Expr::Verdict(Verdict::Queue), "queue", "another program decides"),
         ] {
             let judgement = Rules::default().with("base", vec![vec![expression]]).judge();
             assert!(judgement.translation.is_some());
@@ -498,20 +510,21 @@ mod tests {
             assert!(why.contains(reason), "{why}");
         }
         // They change nothing if the packet does not meet them.
-        let rules = vec![vec![Expression::Verdict(Verdict::Accept)], vec![Expression::Reject]];
+        let rules =
+            vec![vec![Expr::Verdict(Verdict::Accept)], vec![Expr::Reject { kind: 0, code: 0 }]];
         let judgement = Rules::default().with("base", rules).judge();
         assert_eq!((judgement.passing, judgement.translation), (Passing::Passes, None));
     }
 
     #[test]
     fn unreadable_sets_leave_it_open() {
-        let lookup = |to| Expression::Lookup { set: "s".to_owned(), key: 1, to, inverted: false };
-        let rules = Rules::default().with("base", vec![vec![lookup(None), drops()]]);
+        let lookup = |wanted| Expr::Lookup { set: "s".to_owned(), key: FIRST, wanted };
+        let rules = Rules::default().with("base", vec![vec![lookup(Wanted::Member), drops()]]);
         let (place, reason) = why(rules.judge());
         assert_eq!(place, "drop in rule 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
         let (place, reason) =
-            why(Rules::default().with("base", vec![vec![lookup(Some(0))]]).judge());
+            why(Rules::default().with("base", vec![vec![lookup(Wanted::Verdict)]]).judge());
         assert_eq!(place, "the map s in rule 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
     }
@@ -519,29 +532,28 @@ mod tests {
     #[test]
     fn reason_is_the_match_that_decides() {
         // The first rule changes nothing, in either way.
-        let jump = Expression::Verdict(Verdict::Jump("empty".to_owned()));
+        let jump = Expr::Verdict(Verdict::Jump("empty".to_owned()));
         let rules = vec![
             vec![sometimes(), jump],
-            vec![Expression::Meta { to: 1, key: libc::NFT_META_MARK }, mark(), drops()],
+            vec![Expr::Meta { to: FIRST, key: libc::NFT_META_MARK }, mark(), drops()],
         ];
         let rules = Rules::default().with("base", rules).with("empty", Vec::new());
         assert_eq!(why(rules.judge()).1, "the mark is not known (rule 2 of chain base)");
         // The second rule has an open result because of the first.
-        let set = Expression::SetMeta { from: 1, key: libc::NFT_META_MARK };
-        let value = |mark: u32| Expression::Value { to: 1, value: mark.to_ne_bytes().to_vec() };
+        let set = Expr::SetMeta { from: FIRST, key: libc::NFT_META_MARK };
+        let value = |mark: u32| Expr::Value { to: FIRST, bytes: mark.to_ne_bytes().to_vec() };
         let rules = vec![
             vec![value(0), set.clone()],
             vec![sometimes(), value(1), set],
-            vec![Expression::Meta { to: 1, key: libc::NFT_META_MARK }, mark(), drops()],
+            vec![Expr::Meta { to: FIRST, key: libc::NFT_META_MARK }, mark(), drops()],
         ];
         let reason = why(Rules::default().with("base", rules).judge()).1;
         assert_eq!(reason, "whether limit matches is not known (rule 2 of chain base)");
     }
 
     /// Matches the mark 1.
-    fn mark() -> Expression {
-        let with = 1_u32.to_ne_bytes().to_vec();
-        Expression::Compare { from: 1, operation: libc::NFT_CMP_EQ, with }
+    fn mark() -> Expr {
+        Expr::equals(FIRST, 1_u32.to_ne_bytes())
     }
 
     #[test]
@@ -550,22 +562,22 @@ mod tests {
         let names = ["base", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
         let mut rules = Rules::default().with("n", vec![vec![drops(); 1]; 1]);
         for pair in names.windows(2) {
-            let jump = || vec![sometimes(), Expression::Verdict(Verdict::Jump(pair[1].to_owned()))];
+            let jump = || vec![sometimes(), Expr::Verdict(Verdict::Jump(pair[1].to_owned()))];
             rules = rules.with(pair[0], vec![jump(), jump()]);
         }
         let (place, _) = why(rules.judge());
         assert!(!place.is_empty());
-        let again = Expression::Verdict(Verdict::Jump("base".to_owned()));
+        let again = Expr::Verdict(Verdict::Jump("base".to_owned()));
         let (_, reason) = why(Rules::default().with("base", vec![vec![again]]).judge());
         assert!(reason.contains("nested too deeply"), "{reason}");
-        let rules = vec![vec![Expression::Neutral]; MAX_RULES + 1];
+        let rules = vec![vec![Expr::Counter]; MAX_RULES + 1];
         let (_, reason) = why(Rules::default().with("base", rules).judge());
         assert!(reason.contains("more than 10000 rules"), "{reason}");
     }
 
     #[test]
     fn incomplete_chains_have_an_unknown_end() {
-        let mut rules = Rules::default().with("base", vec![vec![Expression::Neutral]]);
+        let mut rules = Rules::default().with("base", vec![vec![Expr::Counter]]);
         if let Some(chain) = rules.0.get_mut("base") {
             chain.complete = false;
         }

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use super::matches::{Step, untrack};
 use super::packet::{State, Tracking, View, addresses, has_ports, octets};
 use super::registers::Bits;
-use super::rule::Verdict;
 use super::truth::Truth;
-use super::uapi::{
+use crate::nft::Verdict;
+use crate::nft::uapi::{
     IPS_DST_NAT, IPS_SRC_NAT, RTN_LOCAL, RTN_UNICAST, STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
 };
 

@@ -41,7 +41,7 @@ impl Content {
                 content.chains.insert(place(&chain.name), (chain, Vec::new()));
             }
             for mut rule in listing.rules {
-                rule.handle = None;
+                rule.handle = 0;
                 content.chains.entry(place(&rule.chain)).and_modify(|(_, rules)| rules.push(rule));
             }
             for set in &listing.sets {

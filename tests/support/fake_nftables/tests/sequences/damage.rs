@@ -1,7 +1,7 @@
 //! What others do to nf_tables while we run.
 
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily,
+    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily, Verdict,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -134,13 +134,19 @@ impl Damage {
                 batch.delete_chain(family, TABLE, &chain.get(&chains).name);
             }
             Damage::AddRule(chain) => {
-                batch.add_rule(family, TABLE, &chain.get(&chains).name, &[Expr::Drop], None);
+                batch.add_rule(
+                    family,
+                    TABLE,
+                    &chain.get(&chains).name,
+                    &[Expr::Verdict(Verdict::Drop)],
+                    None,
+                );
             }
             Damage::DeleteRule(rule) => {
                 let rules = kernel.rules(family, TABLE)?;
                 if let (false, rule) = (rules.is_empty(), rule) {
                     let rule = rule.get(&rules);
-                    let handle = rule.handle.unwrap_or_default();
+                    let handle = rule.handle;
                     batch.delete_rule(family, TABLE, &rule.chain, handle);
                 }
             }

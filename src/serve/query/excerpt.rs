@@ -1,0 +1,88 @@
+//! The objects of a snapshot that a command asks for.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use shunt_core::model::{Change, ObjectName, Service};
+
+use crate::dataplane::{LastChange, Snapshot};
+
+/// A part of the agent's objects: the changes that rebuild it in an empty store.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Excerpt {
+    /// That of the snapshot.
+    pub revision: u64,
+    /// The objects.
+    pub changes: Vec<Change>,
+    /// The last change of each Service of the excerpt.
+    pub last_changes: Vec<(ObjectName, LastChange)>,
+}
+
+/// The Services that a reader needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Selection {
+    /// All Services.
+    All,
+    /// The Services with a frontend, or an address without one, at this destination.
+    Address {
+        /// The destination address.
+        address: IpAddr,
+        /// The destination port, which may be a node port.
+        port: u16,
+    },
+    /// The Service of this name, and those that may claim one of its frontends.
+    Service(ObjectName),
+}
+
+/// Returns all addresses of a Service, also those without a frontend.
+fn addresses(service: &Service) -> impl Iterator<Item = &IpAddr> {
+    let Service { cluster_ips, external_ips, load_balancer_ips, proxied_ips, .. } = service;
+    [cluster_ips, external_ips, load_balancer_ips, proxied_ips].into_iter().flatten()
+}
+
+fn has_address(service: &Service, address: IpAddr) -> bool {
+    addresses(service).any(|own| *own == address)
+}
+
+fn has_node_port(service: &Service, port: u16) -> bool {
+    service.ports.iter().any(|own| own.node_port == Some(port))
+}
+
+fn may_conflict(one: &Service, other: &Service) -> bool {
+    let node_ports = one.ports.iter().filter_map(|port| port.node_port);
+    addresses(one).any(|address| has_address(other, *address))
+        || node_ports.into_iter().any(|port| has_node_port(other, port))
+}
+
+impl Excerpt {
+    /// Returns the selected part of a snapshot's objects.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot, selection: &Selection) -> Excerpt {
+        let Snapshot { store, last_changes, revision, .. } = snapshot;
+        let named = match selection {
+            Selection::Service(name) => store.service(name),
+            Selection::All | Selection::Address { .. } => None,
+        };
+        let wanted = |name: &ObjectName, service: Option<&Service>| match selection {
+            Selection::All => true,
+            Selection::Address { address, port } => service.is_some_and(|service| {
+                has_address(service, *address) || has_node_port(service, *port)
+            }),
+            Selection::Service(wanted) => {
+                let both = named.zip(service);
+                name == wanted || both.is_some_and(|(one, other)| may_conflict(one, other))
+            }
+        };
+        let last_changes = store
+            .services()
+            .filter(|service| wanted(&service.name, Some(service)))
+            .filter_map(|service| Some((service.name.clone(), last_changes.of(&service.name)?)));
+        Excerpt {
+            revision: *revision,
+            last_changes: last_changes.collect(),
+            changes: store.excerpt(wanted),
+        }
+    }
+}

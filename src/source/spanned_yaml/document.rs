@@ -1,0 +1,183 @@
+//! Documents of a text as JSON.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::reader::Reader;
+use super::{FieldPath, Segment, excerpt};
+
+/// A syntax error: the text is neither YAML nor JSON.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {reason}")]
+pub struct SyntaxError {
+    /// The line, counted from 1.
+    pub line: u32,
+    /// The column, counted from 1.
+    pub column: u32,
+    /// The problem at this place.
+    pub reason: String,
+}
+
+/// A document, or an object in it, as JSON. Each field and each element of a list is in the line
+/// that it has in the text, counted from the first line of the document.
+#[derive(Debug, Clone)]
+pub struct Document<'a> {
+    /// The first line, counted from 1.
+    pub line: u32,
+    pub(super) json: Cow<'a, str>,
+}
+
+/// Parses all documents of a text. Omits empty ones.
+pub fn parse(bytes: &[u8]) -> Result<Vec<Document<'_>>, SyntaxError> {
+    documents(bytes)?.collect()
+}
+
+/// Parses the documents of a text leniently: of duplicate keys the last one counts, and the others are
+/// returned as errors. The text after the first document may be invalid, which is returned as an error, too.
+pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Document<'_>>, Vec<SyntaxError>), SyntaxError> {
+    let mut reader = Reader::new(text(bytes)?);
+    reader.overridden = Some(Vec::new());
+    let mut documents = Vec::new();
+    let mut invalid = None;
+    for document in reader.by_ref() {
+        match document {
+            Ok(document) => documents.push(document),
+            Err(error) if documents.is_empty() => return Err(error),
+            Err(error) => {
+                let reason =
+                    format!("invalid text after the first document, ignored: {}", error.reason);
+                invalid = Some(SyntaxError { reason, ..error });
+            }
+        }
+    }
+    Ok((documents, reader.overridden.into_iter().flatten().chain(invalid).collect()))
+}
+
+/// Parses the documents of a text one by one, to keep only one in memory. Omits empty ones; an
+/// error is the last item.
+pub fn documents(
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = Result<Document<'_>, SyntaxError>>, SyntaxError> {
+    let text = text(bytes)?;
+    let json = of_json(text);
+    let yaml = json.is_none().then(|| Reader::new(text));
+    Ok(json.into_iter().flatten().map(Ok).chain(yaml.into_iter().flatten()))
+}
+
+fn text(bytes: &[u8]) -> Result<&str, SyntaxError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
+        SyntaxError {
+            line: newlines(before).saturating_add(1),
+            column: u32::try_from(column).unwrap_or(u32::MAX),
+            reason: "the bytes here are not valid UTF-8 text".into(),
+        }
+    })?;
+    // Only a byte order mark at the beginning is removed.
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+/// Returns the documents of a text that is JSON: the reader of YAML would take ten times as long.
+fn of_json(text: &str) -> Option<Vec<Document<'_>>> {
+    if !text.trim_start().starts_with(['{', '[']) {
+        return None;
+    }
+    let values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
+    let values: Vec<&RawValue> = values.collect::<Result<_, _>>().ok()?;
+    Some(parts(text, 1, values).collect())
+}
+
+/// Returns parts of a text, of which this is the first line, as documents.
+fn parts<'a>(
+    text: &'a str,
+    mut line: u32,
+    values: Vec<&'a RawValue>,
+) -> impl Iterator<Item = Document<'a>> {
+    let mut counted = 0;
+    values.into_iter().map(move |value| {
+        let start = offset(text, value.get());
+        line = line.saturating_add(newlines(&text.as_bytes()[counted..start]));
+        counted = start;
+        Document { line, json: value.get().into() }
+    })
+}
+
+fn offset(text: &str, part: &str) -> usize {
+    (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize).min(text.len())
+}
+
+fn newlines(bytes: &[u8]) -> u32 {
+    let count = bytes.iter().filter(|byte| **byte == b'\n').count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+impl Document<'_> {
+    /// Returns the text of the document in JSON.
+    #[must_use]
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// Returns the document as a value. Of a key that it has more than once, the last one counts.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+
+    /// Returns the elements of a list in the document; `None` if it is no list.
+    #[must_use]
+    pub fn elements<'s>(&'s self, list: &'s RawValue) -> Option<Vec<Document<'s>>> {
+        let elements: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
+        Some(parts(&self.json, self.line, elements).collect())
+    }
+
+    /// Returns the line of the field at `path`, or of the nearest existing value around it.
+    #[must_use]
+    pub fn line_of(&self, path: &FieldPath) -> u32 {
+        let mut found = &*self.json;
+        for segment in path.segments() {
+            match inner(found, segment) {
+                Some(value) => found = value,
+                None => break,
+            }
+        }
+        let before = &self.json.as_bytes()[..offset(&self.json, found)];
+        self.line.saturating_add(newlines(before))
+    }
+
+    /// Returns a short description of the value at `path` for a message.
+    #[must_use]
+    pub fn describe(&self, path: &FieldPath) -> Option<String> {
+        let mut segments = path.segments().iter();
+        let json = segments.try_fold(&*self.json, |json, segment| inner(json, segment))?;
+        Some(describe(&serde_json::from_str(json).ok()?))
+    }
+}
+
+/// Returns the JSON of a field or element.
+fn inner<'a>(json: &'a str, segment: &Segment) -> Option<&'a str> {
+    let value: &RawValue = match segment {
+        Segment::Field(name) => {
+            serde_json::from_str::<HashMap<String, &RawValue>>(json).ok()?.remove(&**name)?
+        }
+        Segment::Index(index) => {
+            serde_json::from_str::<Vec<&RawValue>>(json).ok()?.get(*index).copied()?
+        }
+    };
+    Some(value.get())
+}
+
+/// Returns a short description of a value for a message.
+#[must_use]
+pub fn describe(value: &Value) -> String {
+    match value {
+        Value::String(text) => excerpt(text),
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Object(fields) => format!("a mapping of {}", fields.len()),
+        scalar => scalar.to_string(),
+    }
+}
