@@ -176,8 +176,8 @@ impl Flag {
         if self.is_apart || self.field.is_empty() || is_no_name {
             return;
         }
-        let names = self.field.split('.');
-        let Some(field) = names.fold(Some(configuration), |value, name| match value? {
+        let mut names = self.field.split('.');
+        let Some(field) = names.try_fold(configuration, |value, name| match value {
             Value::Object(fields) => Some(fields.entry(name).or_insert(Value::Null)),
             _ => None,
         }) else {
@@ -185,7 +185,7 @@ impl Flag {
         };
         match (field, value, self.kind) {
             (Value::Array(items), Value::Array(new), Kind::Patterns) => {
-                drop(items.splice(0..0, new))
+                drop(items.splice(0..0, new));
             }
             (Value::Array(items), Value::Array(new), _) => items.extend(new),
             (Value::Object(fields), Value::Object(new), _) => fields.extend(new),
