@@ -6,9 +6,8 @@ use std::time::SystemTime;
 
 use shunt_core::model::{Change, Family, Listed, ObjectName};
 
-use super::messages::Object;
-use crate::source::objects::{Converted, Identity, Key, Kind, Names, convert};
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::objects::{Encoded, Kind, Names, convert};
+use crate::source::spanned_yaml::Diagnostic;
 
 /// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {
@@ -48,18 +47,10 @@ impl Decoder {
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
+    pub(super) fn take(&mut self, object: &Encoded<'_>) -> Result<Option<Decoded>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
-        let converted = match object {
-            Object::Json(json) => convert(self.kind, *json, names)
-                .or_else(|error| self.undecodable(object, error.field, error.reason, names)),
-            Object::Protobuf(message) => {
-                convert(self.kind, message.clone(), names).or_else(|error| {
-                    self.undecodable(object, FieldPath::default(), error.to_string(), names)
-                })
-            }
-        }?;
+        let converted = convert(self.kind, object, names)?;
         if converted.key.name.name.is_empty() {
             return Err(format!("a {} without a name", self.kind));
         }
@@ -78,10 +69,9 @@ impl Decoder {
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take_gone(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
-        let Identity { name, namespace, resource_version: version } = identity(object)?;
+    pub(super) fn take_gone(&mut self, object: &Encoded<'_>) -> Result<Option<Decoded>, String> {
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::named(self.kind, &namespace, &name, names);
+        let (key, version) = object.identity(self.kind, names)?;
         if self.kind == Kind::Node && key.name.name != self.node_name {
             return Ok(None);
         }
@@ -105,21 +95,6 @@ impl Decoder {
         Some(Change::Listed(listed))
     }
 
-    /// Returns the result for an object that is not of the form of its kind.
-    fn undecodable(
-        &self,
-        object: &Object<'_>,
-        field: FieldPath,
-        reason: String,
-        names: &mut Names,
-    ) -> Result<Converted, String> {
-        let Identity { name, namespace, resource_version } = identity(object)?;
-        let key = Key::named(self.kind, &namespace, &name, names);
-        let reason = format!("{reason} (the {} is left out)", self.kind);
-        let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
-        Ok(Converted::refused(key, resource_version, vec![problem]))
-    }
-
     /// Reports problems, once for each version of an object.
     fn tell(&mut self, name: &ObjectName, version: &str, problems: &[Diagnostic]) {
         if problems.is_empty() {
@@ -138,18 +113,5 @@ impl Decoder {
         let Change::Slice(slice) = change else { return None };
         let time = SystemTime::from(trigger?);
         (time > self.started).then_some((slice.family, time))
-    }
-}
-
-fn identity(object: &Object<'_>) -> Result<Identity, String> {
-    let identity = match object {
-        Object::Json(json) => Identity::from_json(json).map_err(|error| error.to_string()),
-        Object::Protobuf(message) => {
-            Identity::from_protobuf(message.clone()).map_err(|error| error.to_string())
-        }
-    };
-    match identity {
-        Ok(identity) if identity.name.is_empty() => Err("an object without a name".to_owned()),
-        identity => identity.map_err(|e| format!("an object without valid metadata ({e})")),
     }
 }

@@ -8,10 +8,10 @@ use shunt_core::model::Change;
 use super::content_type::ContentType;
 use super::decoder::Decoder;
 use super::failure::Failure;
-use super::messages::{Event, Object};
+use super::messages::Event;
 use super::page::Items;
 use super::{json, protobuf};
-use crate::source::objects::Kind;
+use crate::source::objects::{Encoded, Kind};
 
 /// Returns what each decoder makes of these lines of a watch, or of this page of a list.
 pub(crate) fn fuzz(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
@@ -28,7 +28,7 @@ pub(crate) fn fuzz_protobuf(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
     let bytes = Bytes::copy_from_slice(bytes);
     let _ = protobuf::status(bytes.clone());
     let events = vec![protobuf::event(bytes.clone())];
-    let mut decoded = decode(events, &[Object::Protobuf(bytes)], node_name);
+    let mut decoded = decode(events, &[Encoded::Protobuf(bytes)], node_name);
     decoded.extend(of_page);
     decoded
 }
@@ -56,7 +56,7 @@ fn page(content_type: ContentType, bytes: &[u8], node_name: &str) -> Vec<Vec<Cha
 
 fn decode(
     events: Vec<Result<Event<'_>, Failure>>,
-    objects: &[Object<'_>],
+    objects: &[Encoded<'_>],
     node_name: &str,
 ) -> Vec<Vec<Change>> {
     let of_kind = |kind| {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::client::{Connection, REQUEST_TIMEOUT};
 use super::failure::{Failure, rule};
 use super::{Access, AccessError};
-use crate::source::objects::{Kind, Names, convert};
+use crate::source::objects::{Encoded, Kind, Names, convert};
 
 /// The answers of the API server.
 #[derive(Debug, Default)]
@@ -98,7 +98,8 @@ impl Inspection {
     /// Adds objects by way of their JSON, from which the source reads them, too.
     fn add(&mut self, kind: Kind, objects: &[impl Serialize]) {
         let json = objects.iter().filter_map(|object| serde_json::to_string(object).ok());
-        let converted = json.filter_map(|it| convert(kind, &*it, &mut Names::new()).ok());
+        let converted =
+            json.filter_map(|it| convert(kind, &Encoded::Json(&it), &mut Names::new()).ok());
         self.changes.extend(converted.filter_map(|converted| converted.change));
     }
 }

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::failure::Failure;
-use super::messages::{Event, Object};
-use crate::source::objects::Identity;
+use super::messages::Event;
+use crate::source::objects::Encoded;
 use crate::source::spanned_yaml::excerpt;
 
 #[derive(Deserialize)]
@@ -24,9 +24,9 @@ pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
     let json = object.get();
     let failed = |error| garbage(&error, json.as_bytes());
     match type_ {
-        "ADDED" | "MODIFIED" => Ok(Event::Current(Object::Json(json))),
-        "DELETED" => Ok(Event::Gone(Object::Json(json))),
-        "BOOKMARK" => Event::bookmark(Identity::from_json(json).map_err(failed)?),
+        "ADDED" | "MODIFIED" => Ok(Event::Current(Encoded::Json(json))),
+        "DELETED" => Ok(Event::Gone(Encoded::Json(json))),
+        "BOOKMARK" => Event::bookmark(&Encoded::Json(json)),
         "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
         other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
     }

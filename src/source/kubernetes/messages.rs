@@ -10,31 +10,22 @@ use super::content_type::ContentType;
 use super::failure::Failure;
 use super::pieces::Pieces;
 use super::{json, protobuf};
-use crate::source::objects::Identity;
+use crate::source::objects::Encoded;
 
-/// An encoded object.
-#[derive(Debug, Clone)]
-pub(super) enum Object<'a> {
-    /// A JSON text.
-    Json(&'a str),
-    /// A protobuf message, without its envelope.
-    Protobuf(Bytes),
-}
-
-impl Object<'_> {
+impl Encoded<'_> {
     /// Returns true if the text is not JSON. Then its neighbours are in doubt, too.
     pub(super) fn is_malformed(&self) -> bool {
         match self {
-            Object::Json(json) => serde_json::from_str::<IgnoredAny>(json).is_err(),
-            Object::Protobuf(_) => false,
+            Encoded::Json(json) => serde_json::from_str::<IgnoredAny>(json).is_err(),
+            Encoded::Protobuf(_) => false,
         }
     }
 
     /// Returns the failure of an event with this object.
     pub(super) fn invalid(&self, reason: String) -> Failure {
         match self {
-            Object::Json(_) => Failure::Garbage(reason),
-            Object::Protobuf(_) => Failure::Encoding(reason),
+            Encoded::Json(_) => Failure::Garbage(reason),
+            Encoded::Protobuf(_) => Failure::Encoding(reason),
         }
     }
 }
@@ -42,20 +33,21 @@ impl Object<'_> {
 /// An event of a watch.
 pub(super) enum Event<'a> {
     /// An object was created or modified.
-    Current(Object<'a>),
+    Current(Encoded<'a>),
     /// An object was deleted.
-    Gone(Object<'a>),
+    Gone(Encoded<'a>),
     /// Everything up to this version has been sent.
     Bookmark(String),
 }
 
 impl Event<'_> {
-    /// Returns the bookmark with these metadata.
-    pub(super) fn bookmark(of: Identity) -> Result<Event<'static>, Failure> {
-        if of.resource_version.is_empty() {
+    /// Returns the bookmark with the metadata of this object.
+    pub(super) fn bookmark(object: &Encoded<'_>) -> Result<Event<'static>, Failure> {
+        let version = object.metadata().map_err(|reason| object.invalid(reason))?.resource_version;
+        if version.is_empty() {
             return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
         }
-        Ok(Event::Bookmark(of.resource_version))
+        Ok(Event::Bookmark(version))
     }
 }
 

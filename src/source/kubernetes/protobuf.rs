@@ -5,12 +5,12 @@
 
 use kube::core::Status;
 use kube::core::response::{StatusCause, StatusDetails};
+use prost::Message;
 use prost::bytes::Bytes;
-use prost::{DecodeError, Message};
 
 use super::failure::Failure;
-use super::messages::{Event, Object};
-use crate::source::objects::Identity;
+use super::messages::Event;
+use crate::source::objects::Encoded;
 use crate::source::spanned_yaml::excerpt;
 
 /// What each envelope begins with.
@@ -76,12 +76,9 @@ pub(super) fn event(frame: Bytes) -> Result<Event<'static>, Failure> {
     let WatchEvent { type_, object } = decode("an event", frame)?;
     let object = open(object.raw)?;
     match &*type_ {
-        b"ADDED" | b"MODIFIED" => Ok(Event::Current(Object::Protobuf(object))),
-        b"DELETED" => Ok(Event::Gone(Object::Protobuf(object))),
-        b"BOOKMARK" => {
-            let known = Identity::from_protobuf(object).map_err(|e| failed("a bookmark", &e))?;
-            Event::bookmark(known)
-        }
+        b"ADDED" | b"MODIFIED" => Ok(Event::Current(Encoded::Protobuf(object))),
+        b"DELETED" => Ok(Event::Gone(Encoded::Protobuf(object))),
+        b"BOOKMARK" => Event::bookmark(&Encoded::Protobuf(object)),
         b"ERROR" => Err(Failure::from_status(&decode_status(object)?, None)),
         other => {
             let other = excerpt(&String::from_utf8_lossy(other));
@@ -140,11 +137,7 @@ impl Cause {
 }
 
 pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
-    M::decode(bytes).map_err(|error| failed(what, &error))
-}
-
-fn failed(what: &str, error: &DecodeError) -> Failure {
-    Failure::Encoding(format!("{what}: {error}"))
+    M::decode(bytes).map_err(|error| Failure::Encoding(format!("{what}: {error}")))
 }
 
 #[cfg(test)]

@@ -24,10 +24,10 @@ use super::client::{Connection, REQUEST_TIMEOUT};
 use super::content_type::{ContentType, Negotiation};
 use super::decoder::{Decoded, Decoder};
 use super::failure::Failure;
-use super::messages::{Event, Events, Object, status};
+use super::messages::{Event, Events, status};
 use super::page::{ListMetadata, Page};
 use super::resource::{RelistFrom, Request, Resource};
-use crate::source::objects::Kind;
+use crate::source::objects::{Encoded, Kind};
 use shunt_core::jitter;
 
 /// The size limit of the body of a rejection.
@@ -434,7 +434,7 @@ impl Watch {
     }
 
     /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
-    fn put(&mut self, list: &mut List, object: &Object<'_>) -> Result<(), Failure> {
+    fn put(&mut self, list: &mut List, object: &Encoded<'_>) -> Result<(), Failure> {
         match self.decoder.take(object) {
             Ok(Some(decoded)) => {
                 list.names.insert(decoded.name);

@@ -8,10 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use shunt_core::model::Change;
 
-use crate::source::objects::{Identity, Key, Kind, Names, convert};
-use crate::source::spanned_yaml::{
-    self, Diagnostic, Document, FieldPath, Severity, SyntaxError, TypeError,
-};
+use crate::source::objects::{Encoded, Key, Kind, Names, convert};
+use crate::source::spanned_yaml::{self, Diagnostic, Document, FieldPath, Severity, SyntaxError};
 
 use super::kinds::{Recognised, recognise};
 
@@ -149,15 +147,22 @@ impl Reader<'_> {
     }
 
     fn object(&mut self, kind: Kind, document: &Document<'_>) {
-        let converted = match convert(kind, document.json(), &mut self.context.names) {
+        let object = Encoded::Json(document.json());
+        let converted = match convert(kind, &object, &mut self.context.names) {
             Ok(converted) => converted,
-            Err(error) => return self.type_error(kind, document, error),
+            Err(reason) => {
+                let reason = format!("{reason} (the {kind} is left out)");
+                return self.warn(document, FieldPath::top("metadata"), None, &reason);
+            }
         };
         if kind == Kind::Node && converted.key.name.name != self.context.node_name {
             return;
         }
         let refused = converted.is_refused();
-        for problem in converted.problems {
+        for mut problem in converted.problems {
+            if problem.severity == Severity::Error && !problem.field.is_empty() {
+                problem.value = problem.value.or_else(|| document.describe(&problem.field));
+            }
             let line = document.line_of(&problem.field);
             self.report(problem, line);
         }
@@ -181,22 +186,6 @@ impl Reader<'_> {
                 self.manifest.objects[place] = object;
             }
         }
-    }
-
-    fn type_error(&mut self, kind: Kind, document: &Document<'_>, error: TypeError) {
-        let Identity { name, namespace, .. } =
-            Identity::from_json(document.json()).unwrap_or_default();
-        let key = Key::named(kind, &namespace, &name, &mut self.context.names);
-        let object = match &*name {
-            "" => format!("{kind} without a name"),
-            _ => key.to_string(),
-        };
-        let line = document.line_of(&error.field);
-        let value = document.describe(&error.field).filter(|_| !error.field.is_empty());
-        let reason = format!("{} (the {kind} is left out)", error.reason);
-        let mut problem = Diagnostic::new(Severity::Error, error.field, reason).of_object(object);
-        problem.value = value;
-        self.report(problem, line);
     }
 
     fn warn(

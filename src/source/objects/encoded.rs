@@ -1,61 +1,96 @@
 //! Converts encoded objects: JSON or protobuf.
 
+use prost::Message;
 use prost::bytes::Bytes;
-use prost::{DecodeError, Message};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Converted, Kind, Names, endpoint_slice, node, service, service_cidr};
-use crate::source::spanned_yaml::{TypeError, typed};
+use super::{Converted, Key, Kind, Names, endpoint_slice, node, service, service_cidr};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, TypeError, typed};
 
 /// An encoded object of any kind.
-pub trait Encoded {
-    /// The error for an object that is not of the form of its kind.
-    type Error;
+#[derive(Debug, Clone)]
+pub enum Encoded<'a> {
+    /// A JSON text.
+    Json(&'a str),
+    /// A protobuf message, without its envelope.
+    Protobuf(Bytes),
+}
 
-    /// Decodes the object.
+impl Encoded<'_> {
+    fn decode<T: Message + Default + DeserializeOwned>(&self) -> Result<T, TypeError> {
+        match self {
+            Encoded::Json(json) => typed(json),
+            Encoded::Protobuf(message) => T::decode(message.clone()).map_err(|error| TypeError {
+                field: FieldPath::default(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// Reads the metadata, whatever is wrong with the rest.
     ///
     /// # Errors
-    /// If a field has the wrong type.
-    fn decode<T: Message + Default + DeserializeOwned>(self) -> Result<T, Self::Error>;
-}
-
-/// A JSON text.
-impl Encoded for &str {
-    type Error = TypeError;
-
-    fn decode<T: DeserializeOwned>(self) -> Result<T, TypeError> {
-        typed(self)
+    /// If the metadata is not valid.
+    pub fn metadata(&self) -> Result<Identity, String> {
+        let mut bare = Bare::default();
+        let read = match self {
+            Encoded::Json(json) => match serde_json::from_str(json) {
+                Ok(found) => {
+                    bare = found;
+                    Ok(())
+                }
+                Err(error) => Err(error.to_string()),
+            },
+            // It is the first field, and its fields are in order: the namespace is between the name
+            // and the version.
+            Encoded::Protobuf(message) => match bare.merge(message.clone()) {
+                Err(error)
+                    if bare.metadata.name.is_empty()
+                        || bare.metadata.resource_version.is_empty() =>
+                {
+                    Err(error.to_string())
+                }
+                _ => Ok(()),
+            },
+        };
+        read.map(|()| bare.metadata)
+            .map_err(|error| format!("an object without valid metadata ({error})"))
     }
-}
 
-/// A protobuf message.
-impl Encoded for Bytes {
-    type Error = DecodeError;
-
-    fn decode<T: Message + Default>(self) -> Result<T, DecodeError> {
-        T::decode(self)
+    /// Returns the key and the `resourceVersion`.
+    ///
+    /// # Errors
+    /// If the metadata is not valid.
+    pub fn identity(&self, kind: Kind, names: &mut Names) -> Result<(Key, String), String> {
+        let Identity { name, namespace, resource_version } = self.metadata()?;
+        if name.is_empty() {
+            return Err("an object without a name".to_owned());
+        }
+        Ok((Key::named(kind, &namespace, &name, names), resource_version))
     }
 }
 
 /// Converts an object.
 ///
 /// # Errors
-/// If it is not of the form of its kind.
-pub fn convert<E: Encoded>(
-    kind: Kind,
-    object: E,
-    names: &mut Names,
-) -> Result<Converted, E::Error> {
-    Ok(match kind {
-        Kind::Service => service(&object.decode()?, names),
-        Kind::EndpointSlice => endpoint_slice(&object.decode()?, names),
-        Kind::Node => node(&object.decode()?, names),
-        Kind::ServiceCidr => service_cidr(&object.decode()?, names),
+/// If it is not of the form of its kind, and has no valid metadata either.
+pub fn convert(kind: Kind, object: &Encoded<'_>, names: &mut Names) -> Result<Converted, String> {
+    let converted = match kind {
+        Kind::Service => object.decode().map(|it| service(&it, names)),
+        Kind::EndpointSlice => object.decode().map(|it| endpoint_slice(&it, names)),
+        Kind::Node => object.decode().map(|it| node(&it, names)),
+        Kind::ServiceCidr => object.decode().map(|it| service_cidr(&it, names)),
+    };
+    converted.or_else(|TypeError { field, reason }| {
+        let (key, version) = object.identity(kind, names)?;
+        let reason = format!("{reason} (the {kind} is left out)");
+        let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
+        Ok(Converted::refused(key, version, vec![problem]))
     })
 }
 
-/// An object of any kind, readable whatever is wrong with the rest.
+/// An object of any kind.
 #[derive(Deserialize, Message)]
 struct Bare {
     #[prost(message, required, tag = "1")]
@@ -75,33 +110,4 @@ pub struct Identity {
     /// `metadata.resourceVersion`.
     #[prost(string, tag = "6")]
     pub resource_version: String,
-}
-
-impl Identity {
-    /// Reads the metadata of any object in JSON.
-    ///
-    /// # Errors
-    /// If the metadata is not valid.
-    pub fn from_json(json: &str) -> Result<Identity, serde_json::Error> {
-        serde_json::from_str(json).map(|Bare { metadata }| metadata)
-    }
-
-    /// Reads the metadata of any object in protobuf, which need not be valid beyond it.
-    ///
-    /// # Errors
-    /// If the metadata is not valid.
-    pub fn from_protobuf(message: Bytes) -> Result<Identity, DecodeError> {
-        let mut bare = Bare::default();
-        let merged = bare.merge(message);
-        // The metadata is the first field, and its fields are in order: the namespace is between
-        // these two.
-        match merged {
-            Err(error)
-                if bare.metadata.name.is_empty() || bare.metadata.resource_version.is_empty() =>
-            {
-                Err(error)
-            }
-            _ => Ok(bare.metadata),
-        }
-    }
 }

@@ -10,7 +10,7 @@ fn parse(yaml: &str) -> Vec<spanned_yaml::Document<'_>> {
 }
 
 fn converted(kind: Kind, yaml: &str) -> Converted {
-    convert(kind, parse(yaml)[0].json(), &mut Names::new()).unwrap()
+    convert(kind, &Encoded::Json(parse(yaml)[0].json()), &mut Names::new()).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {
@@ -259,9 +259,12 @@ status: {{loadBalancer: {{ingress: [{{ip: 1.2.3.4}}, {{ip: x}}, {{ip: 1.2.3.5, i
 #[test]
 fn invalid_time_leaves_an_object_out() {
     let yaml = "metadata: {name: a, creationTimestamp: yesterday}";
-    let error = convert(Kind::Service, parse(yaml)[0].json(), &mut Names::new()).unwrap_err();
-    assert_eq!(error.field.to_string(), "metadata.creationTimestamp");
-    assert_eq!(error.reason, "not a time such as 2026-01-31T12:00:00Z");
+    let converted = convert_service(yaml);
+    assert!(converted.is_refused());
+    assert_problems(
+        &converted,
+        &["Service default/a: metadata.creationTimestamp: not a time such as 2026-01-31T12:00:00Z"],
+    );
 }
 
 #[test]
@@ -274,7 +277,9 @@ fn annotation_that_is_not_utf8_costs_nothing() {
     let value = message.iter().rposition(|byte| *byte == b'?').unwrap();
     message[value] = 0xff;
     let message = prost::bytes::Bytes::from(message);
-    let slice = good_slice(convert(Kind::EndpointSlice, message, &mut Names::new()).unwrap());
+    let slice = good_slice(
+        convert(Kind::EndpointSlice, &Encoded::Protobuf(message), &mut Names::new()).unwrap(),
+    );
     assert_eq!(slice.weight, Some(7));
 }
 

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
 use super::failure::Failure;
-use super::messages::Object;
+use crate::source::objects::Encoded;
 
 /// The longest item. No object is larger: etcd accepts 1.5 MiB.
 const MAX_ITEM_BYTES: usize = 16 << 20;
@@ -45,7 +45,7 @@ impl Page {
     }
 
     /// Returns the next item; none after the last one.
-    pub(super) async fn next(&mut self) -> Result<Option<Object<'_>>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Encoded<'_>>, Failure> {
         while !self.items.advance()? {
             match timeout(REQUEST_TIMEOUT, self.body.frame()).await {
                 Err(_) => {
@@ -99,10 +99,10 @@ impl Items {
     }
 
     /// Returns the item that the last [`Items::advance`] moved to.
-    pub(super) fn current(&mut self) -> Result<Object<'_>, Failure> {
+    pub(super) fn current(&mut self) -> Result<Encoded<'_>, Failure> {
         match self {
-            Items::Json(items) => items.current().map(Object::Json),
-            Items::Protobuf(items) => Ok(Object::Protobuf(items.current())),
+            Items::Json(items) => items.current().map(Encoded::Json),
+            Items::Protobuf(items) => Ok(Encoded::Protobuf(items.current())),
         }
     }
 

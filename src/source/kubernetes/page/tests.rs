@@ -14,8 +14,8 @@ fn read<'a>(
         items.push(part);
         while items.advance()? {
             read.push(match items.current()? {
-                Object::Json(json) => json.as_bytes().to_vec(),
-                Object::Protobuf(message) => message.to_vec(),
+                Encoded::Json(json) => json.as_bytes().to_vec(),
+                Encoded::Protobuf(message) => message.to_vec(),
             });
         }
     }

@@ -7,13 +7,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use prost::bytes::Bytes;
 use serde_json::{Map, Value, json};
 use shunt_fake_apiserver::protobuf;
 
 use crate::source::kubernetes::decoder::Decoder;
-use crate::source::kubernetes::messages::Object;
-use crate::source::objects::{Kind, Names, convert};
+use crate::source::objects::{Encoded, Kind, Names, convert};
 
 /// An object of JSON without the fields that are none.
 fn object(fields: impl IntoIterator<Item = (&'static str, Option<Value>)>) -> Value {
@@ -251,14 +249,14 @@ proptest! {
     fn both_encodings_give_the_same_model((kind, object) in any_object()) {
         let json = object.to_string();
         let message = encode(kind, &object);
-        let of_json = convert(kind, &*json, &mut Names::new()).unwrap();
-        let of_protobuf = convert(kind, Bytes::from(message.clone()), &mut Names::new()).unwrap();
+        let of_json = convert(kind, &Encoded::Json(&json), &mut Names::new()).unwrap();
+        let of_protobuf = convert(kind, &Encoded::Protobuf(message.clone().into()), &mut Names::new()).unwrap();
         prop_assert_eq!(of_json, of_protobuf);
 
         let decoder = || {
             Decoder::new(kind, Arc::from("node-1"), Arc::default(), SystemTime::UNIX_EPOCH)
         };
-        let (json, message) = (Object::Json(&json), Object::Protobuf(message.into()));
+        let (json, message) = (Encoded::Json(&json), Encoded::Protobuf(message.into()));
         prop_assert_eq!(decoder().take(&json), decoder().take(&message));
         if object["metadata"]["name"] != "" {
             prop_assert_eq!(decoder().take_gone(&json), decoder().take_gone(&message));
