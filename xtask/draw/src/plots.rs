@@ -20,9 +20,7 @@ const TRACKED: Subject = ("no Service, connection tracking", RGBColor(0, 158, 11
 const DIRECT: Subject = ("no Service, no rules", RGBColor(118, 118, 118));
 
 const WIDTH: u32 = 860;
-/// The height of a bar with its margin, and of a plot of lines.
-const BAR: u32 = 26;
-const LINES: u32 = 320;
+const HEIGHT: u32 = 424;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The rows of a size: first by what is measured, then by subject.
@@ -39,50 +37,21 @@ pub(crate) struct Plot {
     pub(crate) title: &'static str,
     better: &'static str,
     subjects: &'static [Subject],
-    form: Form,
     /// The field `what` of the rows, each with a heading.
     whats: &'static [(&'static str, &'static str)],
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Bars,
-    /// Over the number of Services.
-    Lines,
-}
-
 const LESS: &str = "lower is better";
 const MORE: &str = "higher is better";
-const BESIDE: &[Subject] = &[SHUNT, NFTABLES, IPTABLES];
-const FAILOVER: &[Subject] = &[SHUNT, NFTABLES];
 const PATH: &[Subject] = &[SHUNT, NFTABLES, IPTABLES, TRACKED, DIRECT];
 
-pub(crate) const PLOTS: [Plot; 6] = [
-    Plot {
-        name: "change",
-        section: "beside",
-        title: "One endpoint changes: from the write to the API server until packets go there",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[("one endpoint: write sent to packets", "")],
-    },
-    Plot {
-        name: "cold",
-        section: "beside",
-        title: "Cold start: from the start of the process until all Services work",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[("cold start: process to packets", "")],
-    },
+pub(crate) const PLOTS: [Plot; 2] = [
     Plot {
         name: "first-packet",
         section: "path",
         title: "First packet of a connection through a Service: from SYN to SYN-ACK",
         better: LESS,
         subjects: PATH,
-        form: Form::Lines,
         whats: &[
             ("new TCP connection of a pod, SYN to SYN-ACK: 50 %", "median"),
             ("new TCP connection of a pod, SYN to SYN-ACK: 99 %", "99th percentile"),
@@ -94,32 +63,7 @@ pub(crate) const PLOTS: [Plot; 6] = [
         title: "New TCP connections a second: one client, one server, one processor",
         better: MORE,
         subjects: PATH,
-        form: Form::Lines,
         whats: &[("new TCP connections a second, one processor", "")],
-    },
-    Plot {
-        name: "failover",
-        section: "failover",
-        title: "A pod dies, and the API reports it after 15 s: time until connections do not wait",
-        better: LESS,
-        subjects: FAILOVER,
-        form: Form::Bars,
-        whats: &[
-            ("death until new connections do not wait", "new connections"),
-            ("death until no connection waits or fails", "all connections"),
-        ],
-    },
-    Plot {
-        name: "programming-latency",
-        section: "churn",
-        title: "NetworkProgrammingLatency while 100 pods a second are replaced",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[
-            ("trigger time to packets: 50 %", "median"),
-            ("trigger time to packets: 99 %", "99th percentile"),
-        ],
     },
 ];
 
@@ -127,57 +71,25 @@ impl Plot {
     /// Draws it, unless a row is missing.
     pub(crate) fn draw(&self, figures: &Figures) -> Result<Option<String>> {
         let selections = self.selections(figures);
-        let Some(last) = selections.last() else { return Ok(None) };
-        let groups = selections.len() * self.whats.len();
-        let height = match self.form {
-            Form::Lines => LINES,
-            Form::Bars => BAR * u32::try_from(groups * (self.subjects.len() + 1))?,
-        };
+        if selections.is_empty() {
+            return Ok(None);
+        }
         let mut svg = String::new();
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height + 104)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         root.fill(&WHITE).map_err(failed)?;
         let run = figures.runs.get(self.section);
         let run = run.map(|run| format!("{}, {}", run.date, run.machine)).unwrap_or_default();
-        let size = if selections.len() == 1 { services(last.size) + ", " } else { String::new() };
         text(&root, (20, 12), 18, self.title)?;
-        text(&root, (20, 36), 13, &format!("{size}{}", self.better))?;
-        text(&root, (20, height as i32 + 82), 11, &run)?;
+        text(&root, (20, 36), 13, self.better)?;
+        text(&root, (20, HEIGHT as i32 - 22), 11, &run)?;
         let area = root.margin(56, 36, 20, 20);
-        match self.form {
-            Form::Bars => self.bars(&area, &selections)?,
-            Form::Lines => {
-                for (at, area) in area.split_evenly((1, self.whats.len())).iter().enumerate() {
-                    self.lines(area, &selections, at)?;
-                }
-            }
+        for (at, area) in area.split_evenly((1, self.whats.len())).iter().enumerate() {
+            self.lines(area, &selections, at)?;
         }
         root.present().map_err(failed)?;
         drop(area);
         drop(root);
         Ok(Some(svg))
-    }
-
-    /// A bar for each row, with its name and its figure.
-    fn bars(&self, area: &Area<'_>, selections: &[Selection<'_>]) -> Result<()> {
-        let most = largest(selections.iter().flat_map(|it| &it.rows));
-        let mut y = 0;
-        for selection in selections {
-            for (rows, (_, heading)) in selection.rows.chunks(self.subjects.len()).zip(self.whats) {
-                let of =
-                    if selections.len() > 1 { services(selection.size) } else { String::new() };
-                text(area, (0, y + 4), 13, &[of.as_str(), *heading].join(" "))?;
-                y += BAR as i32;
-                for (row, (name, colour)) in rows.iter().zip(self.subjects) {
-                    let length = (row.value / most * 440.0) as i32;
-                    text(area, (10, y + 2), 13, name)?;
-                    let bar = Rectangle::new([(240, y), (241 + length, y + 18)], colour.filled());
-                    area.draw(&bar).map_err(failed)?;
-                    text(area, (250 + length, y + 2), 13, &row.text())?;
-                    y += BAR as i32;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// A line for each subject over the number of Services.
@@ -234,8 +146,7 @@ impl Plot {
             Some(Selection { size, rows: rows.collect::<Option<_>>()? })
         };
         let complete: Vec<Selection<'_>> = sizes.into_iter().filter_map(selection).collect();
-        let least = if self.form == Form::Lines { 2 } else { 1 };
-        if complete.len() < least { Vec::new() } else { complete }
+        if complete.len() < 2 { Vec::new() } else { complete }
     }
 
     /// Alternative text for readers who do not see it. They have the table.
@@ -274,11 +185,7 @@ pub(crate) mod tests {
     pub(crate) fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
         for plot in &PLOTS {
-            let sizes: &[(u32, u32)] = match plot.form {
-                Form::Bars => &[(10_000, 10)],
-                Form::Lines => &[(100, 2), (10_000, 2)],
-            };
-            for (services, endpoints) in sizes {
+            for (services, endpoints) in [(100, 2), (10_000, 2)] {
                 for ((what, _), subject) in plot
                     .whats
                     .iter()
@@ -287,8 +194,8 @@ pub(crate) mod tests {
                     rows.push(Row {
                         section: plot.section.to_owned(),
                         what: (*what).to_owned(),
-                        services: *services,
-                        endpoints: *endpoints,
+                        services,
+                        endpoints,
                         subject: subject.0.to_owned(),
                         value: 1e-3 + rows.len() as f64 * 0.013e-3,
                         unit: Unit::Seconds,
@@ -302,7 +209,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_plot_is_well_formed_and_shows_each_of_its_rows() {
+    fn every_plot_is_well_formed_and_names_its_subjects() {
         let figures = Figures { rows: rows(), ..Figures::default() };
         for plot in &PLOTS {
             let svg = plot.draw(&figures).unwrap().unwrap();
@@ -312,12 +219,7 @@ pub(crate) mod tests {
                 assert!(words.contains(text), "{} lacks {text}", plot.name);
             }
             for row in plot.selections(&figures).iter().flat_map(|it| &it.rows) {
-                let shows_figure = plot.form == Form::Lines || words.contains(&row.text());
-                assert!(
-                    words.contains(&row.subject) && shows_figure,
-                    "{} lacks {row:?}",
-                    plot.name
-                );
+                assert!(words.contains(&row.subject), "{} lacks {row:?}", plot.name);
             }
         }
     }
