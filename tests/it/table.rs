@@ -1,11 +1,9 @@
-//! Tables of the ways to reach a Service, for what has several steps: the same closure for each of them.
+//! The ways to reach a Service.
 //! What a scenario file can say is in `tests/scenarios`.
 
 use std::fmt::{self, Debug, Display};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Result, ensure};
 use shunt_testbed::{Protocol, Service};
 
 use crate::world::on_all_protocols;
@@ -109,23 +107,6 @@ impl Table {
             }
         }
         cases
-    }
-
-    /// Checks all cells, so that a failure shows which others fail with it.
-    pub(crate) fn check(self, step: &str, check: impl Fn(Case) -> Result<()>) -> Result<()> {
-        let failed: String =
-            self.cases().iter().filter_map(|case| failure(case, || check(*case))).collect();
-        ensure!(failed.is_empty(), "{step}: cells of the table that do not hold:\n{failed}");
-        Ok(())
-    }
-}
-
-/// A line about a cell that does not hold.
-pub(crate) fn failure(cell: &impl Display, check: impl FnOnce() -> Result<()>) -> Option<String> {
-    match catch_unwind(AssertUnwindSafe(check)) {
-        Ok(Ok(())) => None,
-        Ok(Err(error)) => Some(format!("  {cell}: {error:#}\n")),
-        Err(_) => Some(format!("  {cell}: see above\n")),
     }
 }
 

@@ -73,29 +73,6 @@ fn sync_period() -> Result<()> {
 }
 
 #[test]
-fn log_level_and_format() -> Result<()> {
-    let world = Configured::new("")?;
-    let agent = world.agent().start()?;
-    assert!(!agent.log().contains("committed"), "{}", agent.log());
-    world.config.write("logging: {verbosity: 2}\n")?;
-    agent.wait_for_log(&["applied", "logging.verbosity"])?;
-    world.add("one", "10.96.0.21")?;
-    agent.wait_for_log(&["DEBUG", "committed"])?;
-    world.config.write("logging: {verbosity: 2, format: json}\n")?;
-    agent.wait_for_log(&["applied", "logging.format"])?;
-    world.add("two", "10.96.0.22")?;
-    let line = agent.wait_for_log(&["{", "committed"])?;
-    let line: serde_json::Value = serde_json::from_str(&line)?;
-    assert_eq!((&line["level"], &line["msg"]), (&"DEBUG".into(), &"committed".into()));
-    // A flag counts more than the file, then as now.
-    agent.stop()?;
-    let agent = world.agent().arg("-v=0").start()?;
-    world.config.write("logging: {verbosity: 4}\nbindAddress: 192.0.2.10\n")?;
-    agent.wait_for_log(&["applied", "changed=\"bindAddress, logging.format\""])?;
-    agent.stop()
-}
-
-#[test]
 fn conntrack_sysctls() -> Result<()> {
     let world = Configured::new("conntrack: {udpTimeout: 31s}\n")?;
     let agent = world.agent().start()?;
