@@ -16,7 +16,7 @@ use shunt_core::plan::{
 };
 
 use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
-use super::listing::{list, retried};
+use super::listing::list;
 use super::reading::same_hook;
 use super::translate::{commented, expressions, rule_text};
 
@@ -49,7 +49,7 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
     let mut places = Vec::new();
     let Some(node_context) = desired.node_context() else { return Ok(places) };
     for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
-        let listed = retried(|| Listed::read(kernel, family))?;
+        let listed = Listed::read(kernel, family)?;
         let resets = node_context.options.reset_gone_endpoints;
         let mut comparison = Comparison { family, resets, places: Vec::new() };
         let usable = comparison.table_and_sets(&listed);

@@ -13,7 +13,6 @@ use shunt_core::plan::{NodeContext, TABLE};
 
 use super::codec::table_family;
 use super::fingerprint::{Fingerprint, Hashes};
-use super::listing::retried;
 use super::ownership::TableOwner;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
@@ -118,7 +117,7 @@ impl Drift {
         if !self.suspected {
             return Ok(Found::Nothing);
         }
-        if look.current.record.is_owned() && retried(|| look.is_still_owner())? {
+        if look.current.record.is_owned() && look.is_still_owner()? {
             self.suspected = false;
             return Ok(Found::Nothing);
         }

@@ -13,7 +13,7 @@ use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Listed
 use shunt_core::plan::{Chain, ChainName, GONE_ENDPOINTS, TABLE, on_demand_chain};
 
 use super::codec::{decode_backend, encode_backend, gone_set_type, table_family};
-use super::listing::retried;
+use super::listing::list_again;
 use super::record::KernelRecord;
 
 /// The gone endpoints of the known slices, if connections to them are reset.
@@ -240,14 +240,12 @@ pub(super) type Listing = BTreeMap<Backend, Option<Duration>>;
 
 /// Lists the gone endpoints of a table.
 pub(super) fn listed(kernel: &mut dyn Kernel, family: Family) -> Result<Listing, Error> {
-    retried(|| {
-        let mut found = Listing::new();
-        kernel.elements(table_family(family), TABLE, GONE_ENDPOINTS, &mut |element| {
-            let left = element.age.map(|age| Duration::from_millis(age.left));
-            found.extend(decode_backend(family, element.key).map(|backend| (backend, left)));
-        })?;
-        Ok(found)
-    })
+    let mut found = Listing::new();
+    list_again(kernel, family, GONE_ENDPOINTS, &mut |element| {
+        let left = element.age.map(|age| Duration::from_millis(age.left));
+        found.extend(decode_backend(family, element.key).map(|backend| (backend, left)));
+    })?;
+    Ok(found)
 }
 
 /// Returns true if the kernel refused the set or the chains.

@@ -6,8 +6,8 @@ use shunt_core::plan::{Set, TABLE};
 
 use super::codec::table_family;
 
-/// The number of attempts at a listing that commits of other processes interrupt.
-const ATTEMPTS: usize = 20;
+/// The number of listings of a set that commits of other processes interrupt.
+const ATTEMPTS: usize = 3;
 
 /// Lists a set. Returns true if another process has committed meanwhile, nearly always to a table
 /// of its own.
@@ -24,13 +24,19 @@ pub(super) fn list(
     }
 }
 
-/// Repeats a listing that must be complete until no other process commits meanwhile.
-pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-    for _ in 1..ATTEMPTS {
-        match attempt() {
+/// Lists a set by its name, again if commits of other processes interrupt it: `each` may get an
+/// element more than once. The last listing counts.
+pub(super) fn list_again(
+    kernel: &mut dyn Kernel,
+    family: Family,
+    set: &str,
+    each: &mut dyn FnMut(DumpedElement<'_>),
+) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        match kernel.elements(table_family(family), TABLE, set, each) {
             Err(Error::Interrupted) => {}
-            other => return other,
+            result => return result,
         }
     }
-    attempt()
+    Ok(())
 }

@@ -11,7 +11,6 @@ use shunt_core::plan::{
 };
 
 use super::codec::{encode_key, table_family};
-use super::listing::retried;
 use super::translate::expressions;
 
 /// A rule of shunt in the kernel.
@@ -66,7 +65,7 @@ pub(super) fn known_rules(
     node_context: &NodeContext,
     family: Family,
 ) -> Result<Vec<(DumpedRule, Option<Rule>)>, Error> {
-    let live = retried(|| kernel.rules(table_family(family), TABLE))?;
+    let live = kernel.rules(table_family(family), TABLE)?;
     let names: Vec<ChainName> =
         live.iter().filter_map(|rule| ChainName::parse(&rule.chain)).collect();
     let mut chains = base_chains(node_context, family);

@@ -15,7 +15,6 @@ use shunt_core::plan::{
 };
 
 use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
-use super::listing::retried;
 use super::live::known_rules;
 
 /// The tables of one family in the kernel of this thread's network namespace.
@@ -128,11 +127,11 @@ fn read_chains(
     family: Family,
 ) -> Result<BTreeMap<ChainName, Vec<Line>>, Error> {
     let table = table_family(family);
-    if retried(|| socket.table(table, TABLE))?.is_none() {
+    if socket.table(table, TABLE)?.is_none() {
         return Ok(BTreeMap::new());
     }
     // No known rule leads to a chain of another name.
-    let found = retried(|| socket.chains(table, TABLE))?;
+    let found = socket.chains(table, TABLE)?;
     let names = found.iter().filter_map(|chain| ChainName::parse(&chain.name));
     let mut chains: BTreeMap<ChainName, Vec<Line>> = names.map(|name| (name, Vec::new())).collect();
     for (rule, plan) in known_rules(socket, node_context, family)? {

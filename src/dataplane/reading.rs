@@ -19,7 +19,7 @@ use super::codec::{
 };
 use super::fingerprint::{Fingerprint, Hashes};
 use super::gone;
-use super::listing::{list, retried};
+use super::listing::list;
 use super::ownership::TableOwner;
 use super::record::{KernelRecord, Rebuild, Stray, TableState};
 use super::slots::Slotted;
@@ -63,15 +63,6 @@ impl Reader {
         self.odd += 1;
         Ok(Err(Duration::from_millis(*pause)))
     }
-}
-
-/// Reads everything except elements: a few hundred messages.
-pub(super) fn read_structure(
-    kernel: &mut dyn Kernel,
-    node_context: &NodeContext,
-    family: Family,
-) -> Result<TableState, Error> {
-    retried(|| read_table(kernel, node_context, family))
 }
 
 /// Reads what the rules of an earlier agent remember of Node and ServiceCIDRs. Both tables remember
@@ -148,7 +139,8 @@ impl Reading {
     }
 }
 
-fn read_table(
+/// Reads everything except elements: a few hundred messages.
+pub(super) fn read_structure(
     kernel: &mut dyn Kernel,
     node_context: &NodeContext,
     family: Family,

@@ -12,7 +12,6 @@ use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::Gone;
 use super::last_changes::{LastChanges, Uncommitted};
-use super::listing::retried;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading, remembered};
@@ -189,7 +188,7 @@ impl Dataplane {
     /// # Errors
     /// If the kernel refuses the listing, or commits interrupt every attempt.
     pub fn recall(&mut self, node_name: &str) -> Result<Vec<Change>, nft::Error> {
-        let remembered = retried(|| remembered(&mut *self.kernel, node_name))?;
+        let remembered = remembered(&mut *self.kernel, node_name)?;
         self.waits_for_node = remembered.is_err();
         Ok(remembered.unwrap_or_default())
     }

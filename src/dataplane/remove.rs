@@ -13,7 +13,6 @@ use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
 
 use super::codec::table_family;
-use super::listing::retried;
 use super::ownership::TableOwner;
 
 /// The table of kube-proxy in nftables mode, one for each family.
@@ -105,7 +104,7 @@ pub fn remove(kernel: &mut dyn Kernel, scope: Scope) -> Result<Removed, Error> {
 }
 
 fn try_remove(kernel: &mut dyn Kernel, scope: Scope) -> Result<Removed, Error> {
-    let (removed, batch) = retried(|| prepare(kernel, scope))?;
+    let (removed, batch) = prepare(kernel, scope)?;
     if !batch.is_empty() {
         kernel.commit(&batch.finish())?;
     }

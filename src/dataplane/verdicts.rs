@@ -7,11 +7,7 @@ use shunt_core::model::Family;
 use shunt_core::plan::{ChainName, FrontendKey, Key, Pools, TABLE, Value};
 
 use super::codec::{Bytes, decode_key, decode_value, encode_key, table_family};
-use super::listing::list;
-
-/// The number of dumps of a map that commits of other processes interrupt. The last one counts: the
-/// caller looks up what it lacks.
-const ATTEMPTS: usize = 3;
+use super::listing::list_again;
 
 /// The frontends in the kernel.
 pub type Verdicts = HashMap<FrontendKey, Verdict>;
@@ -72,8 +68,8 @@ impl Verdict {
     }
 }
 
-/// Dumps the verdict maps of both families. While the kernel resizes a map, the dump may lack
-/// elements: see [`look_up_verdicts`].
+/// Dumps the verdict maps of both families. While the kernel resizes a map, or others commit all the
+/// time, the dump may lack elements: see [`look_up_verdicts`].
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -90,11 +86,7 @@ pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
                     found.entry(key).or_default().note(pools, family, &element);
                 }
             };
-            for _ in 0..ATTEMPTS {
-                if !list(kernel, family, pools.verdicts(), &mut note)? {
-                    break;
-                }
-            }
+            list_again(kernel, family, pools.verdicts().name(), &mut note)?;
         }
     }
     Ok(found)

@@ -48,6 +48,20 @@ pub enum Error {
     Interrupted,
 }
 
+impl Error {
+    /// Returns true if the next dump may succeed: objects changed, or the kernel had no room for the
+    /// request or a part of its answer.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Error::Interrupted => true,
+            Error::Send { reason, .. } | Error::Receive(reason) => {
+                reason.raw_os_error() == Some(libc::ENOBUFS)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl From<Error> for io::Error {
     /// Keeps the error number, if there is one.
     fn from(error: Error) -> io::Error {

@@ -19,7 +19,7 @@ use nix::errno::Errno;
 
 use crate::Error;
 use crate::attr::{Attr, Attrs, put_be32};
-use crate::message::{Message, put_netfilter_header};
+use crate::message::put_netfilter_header;
 use crate::nft::NfProto;
 use crate::socket::{Bus, Request, Socket};
 
@@ -41,8 +41,6 @@ const NFNLA_HOOK_BPF_ID: u16 = 1;
 const NFNL_HOOK_TYPE_NFTABLES: u32 = 1;
 const NFNL_HOOK_TYPE_BPF: u32 = 2;
 const NFNL_HOOK_TYPE_NFT_FLOWTABLE: u32 = 3;
-/// The number of attempts at a dump if changes interrupt it.
-const ATTEMPTS: usize = 20;
 
 /// The functions at a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,29 +155,14 @@ impl Hooks {
     /// [`Error::Refused`] with `EPERM` without CAP_NET_ADMIN, [`Error::Interrupted`] if changes
     /// interrupt every attempt.
     pub fn list(&mut self, family: NfProto, hook: u32) -> Result<Listed, Error> {
-        for _ in 1..ATTEMPTS {
-            match self.list_once(family, hook) {
-                Err(Error::Interrupted) => {}
-                result => return result,
-            }
-        }
-        self.list_once(family, hook)
-    }
-
-    fn list_once(&mut self, family: NfProto, hook: u32) -> Result<Listed, Error> {
-        let list = Request {
-            name: "list the functions at a hook",
-            kind: NFNL_SUBSYS_HOOK << 8 | NFNL_MSG_HOOK_GET,
-            flags: libc::NLM_F_DUMP as u16,
-        };
-        let mut functions = Vec::new();
+        let kind = NFNL_SUBSYS_HOOK << 8 | NFNL_MSG_HOOK_GET;
+        let list = Request::dump("list the functions at a hook", kind);
         let body = |body: &mut Vec<u8>| {
             put_netfilter_header(body, family.number(), 0);
             put_be32(body, NFNLA_HOOK_HOOKNUM, hook);
         };
-        let each = |message: Message<'_>| functions.extend(HookFunction::parse(&message.attrs()));
-        match self.0.request(list, body, each) {
-            Ok(()) => Ok(Listed::Functions(functions)),
+        match self.0.list(list, body, |message| HookFunction::parse(&message.attrs())) {
+            Ok(functions) => Ok(Listed::Functions(functions)),
             // The first is the answer of a kernel without this part of netlink, the others that of
             // one without this family or hook.
             Err(Error::Refused {

@@ -165,8 +165,7 @@ impl SockDiag {
     /// # Errors
     /// [`Error::Refused`] with `ENOENT` if the kernel does not have that module.
     pub fn waiting(&mut self, transport: Transport) -> Result<Vec<WaitingSocket>, Error> {
-        let list =
-            Request { name: "list sockets", kind: BY_FAMILY, flags: libc::NLM_F_DUMP as u16 };
+        let list = Request::dump("list sockets", BY_FAMILY);
         let state = transport.waiting_state();
         let mut found = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
@@ -176,9 +175,8 @@ impl SockDiag {
                 body.extend_from_slice(&(1_u32 << state).to_ne_bytes());
                 body.extend_from_slice(&[0; 48]);
             };
-            self.0.request(list, body, |message| {
-                found.extend(WaitingSocket::parse(&message, state));
-            })?;
+            let parse = |message: Message<'_>| WaitingSocket::parse(&message, state);
+            found.extend(self.0.list(list, body, parse)?);
         }
         Ok(found)
     }

@@ -4,17 +4,12 @@
 //! ```
 //! use nfnetlink::socket::{Bus, Request, Socket};
 //!
-//! let list = Request {
-//!     name: "list interfaces",
-//!     kind: libc::RTM_GETLINK,
-//!     flags: libc::NLM_F_DUMP as u16,
-//! };
-//! let mut names = Vec::new();
+//! let list = Request::dump("list interfaces", libc::RTM_GETLINK);
 //! let mut socket = Socket::open(Bus::Route)?;
 //! // The body begins with `struct ifinfomsg`, and so does each answer.
-//! socket.request(list, |body| body.extend([0; 16]), |message| {
-//!     let name = message.attrs_behind(16).find(libc::IFLA_IFNAME);
-//!     names.extend(name.and_then(|name| name.text()).map(str::to_owned));
+//! let names = socket.list(list, |body| body.extend([0; 16]), |message| {
+//!     let name = message.attrs_behind(16).find(libc::IFLA_IFNAME)?;
+//!     name.text().map(str::to_owned)
 //! })?;
 //! assert!(names.contains(&"lo".to_owned()));
 //! # Ok::<(), nfnetlink::Error>(())
@@ -43,6 +38,9 @@ const READ_BUFFER: usize = 64 * 1024;
 /// blocking the thread for ever.
 const ANSWER_TIMEOUT: u16 = 10_000;
 
+/// The number of attempts at a dump that changes interrupt.
+const ATTEMPTS: usize = 20;
+
 /// A request without its body: the fields of `struct nlmsghdr`, and a name for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
@@ -54,6 +52,14 @@ pub struct Request {
     /// `NLM_F_DUMP` for a dump, `NLM_F_ACK` for a change; 0 for a query that the kernel answers
     /// with one message.
     pub flags: u16,
+}
+
+impl Request {
+    /// Returns the request for a dump.
+    #[must_use]
+    pub fn dump(name: &'static str, kind: u16) -> Request {
+        Request { name, kind, flags: libc::NLM_F_DUMP as u16 }
+    }
 }
 
 /// A netlink socket in the network namespace of the thread that opened it.
@@ -157,7 +163,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::Refused`] with the kernel's error. [`Error::Interrupted`] after the last message of
-    /// a dump, if objects changed meanwhile; the caller repeats the dump.
+    /// a dump, if objects changed meanwhile.
     pub fn request(
         &mut self,
         request: Request,
@@ -170,6 +176,28 @@ impl Socket {
                 Ok(true) => {}
                 _ if self.interrupted => return Err(Error::Interrupted),
                 result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Dumps objects, and returns what `parse` makes of the messages. Repeats a dump while changes interrupt it
+    /// or the kernel has no room for a part of it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the kernel's error; [`Error::Interrupted`] if every attempt is
+    /// interrupted.
+    pub fn list<Objects: IntoIterator>(
+        &mut self,
+        dump: Request,
+        body: impl Fn(&mut Vec<u8>),
+        parse: impl Fn(Message<'_>) -> Objects,
+    ) -> Result<Vec<Objects::Item>, Error> {
+        let mut attempts = 1;
+        loop {
+            let mut found = Vec::new();
+            match self.request(dump, &body, |message| found.extend(parse(message))) {
+                Err(error) if attempts < ATTEMPTS && error.is_passing() => attempts += 1,
+                result => return result.map(|()| found),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfnetlink::nft::{Error, Socket};
+use nfnetlink::nft::Socket;
 use nfnetlink::route::Link;
 
 use super::{Line, some_of};
@@ -11,8 +11,6 @@ use crate::serve::presence::{Peer, connect_to_agent};
 
 /// How long a running agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The number of attempts at a listing that changes interrupt.
-const ATTEMPTS: usize = 20;
 
 /// Interfaces that a network plugin makes, with the plugin and the setting by which it implements
 /// Services itself. An interface shows the plugin, not the setting.
@@ -55,14 +53,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn gather(links: &Result<Vec<Link>, String>) -> Facts {
-        let found = Socket::open().and_then(|mut socket| {
-            // A running kube-proxy changes rules while they are listed.
-            let mut attempts = (1..ATTEMPTS).map(|_| kube_proxy::find(&mut socket));
-            match attempts.find(|found| !matches!(found, Err(Error::Interrupted))) {
-                Some(found) => found,
-                None => kube_proxy::find(&mut socket),
-            }
-        });
+        let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
         let agent = connect_to_agent(CONNECT_TIMEOUT);
         let links = links.iter().flatten();
         Facts {
@@ -89,13 +80,10 @@ fn kube_proxy(facts: &Facts) -> Line {
         return Line::ok(NAME, "no process visible, no rules");
     }
     let remedy = match found.processes.is_empty() {
-        false => {
-            "stop it before shunt starts here, then run `shunt cleanup --kube-proxy --keep-own` \
-             beside shunt"
-        }
+        false => "stop it, start shunt here, then run `shunt cleanup --kube-proxy --keep-own`",
         true => {
-            "if kube-proxy still runs here (its process is visible only with hostPID), stop it; run \
-             `shunt cleanup --kube-proxy --keep-own` beside shunt"
+            "if kube-proxy still runs here (its process is visible only with hostPID), stop it; with \
+             shunt running, run `shunt cleanup --kube-proxy --keep-own`"
         }
     };
     let guide = found.guide().map(|guide| format!("; see {guide} for what changes"));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nfnetlink::Family;
-use nfnetlink::nft::{Error, Kernel as _, Socket};
+use nfnetlink::nft::{Kernel as _, Socket};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -22,13 +22,7 @@ fn has_table(netns: &Netns) -> Result<bool> {
     netns.run(|| {
         let mut socket = Socket::open()?;
         for family in [Family::Ip, Family::Ip6] {
-            let found = loop {
-                match socket.table(family, TABLE) {
-                    Err(Error::Interrupted) => {}
-                    found => break found?,
-                }
-            };
-            if found.is_some() {
+            if socket.table(family, TABLE)?.is_some() {
                 return Ok(true);
             }
         }

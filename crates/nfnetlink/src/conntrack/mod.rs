@@ -156,11 +156,10 @@ impl Conntrack {
             kind: kind(IPCTNL_MSG_CT_GET_STATS),
             flags: 0,
         };
-        let of_cpus = Request {
-            name: "read the statistics of connection tracking",
-            kind: kind(IPCTNL_MSG_CT_GET_STATS_CPU),
-            flags: libc::NLM_F_DUMP as u16,
-        };
+        let of_cpus = Request::dump(
+            "read the statistics of connection tracking",
+            kind(IPCTNL_MSG_CT_GET_STATS_CPU),
+        );
         let header = |body: &mut Vec<u8>| put_netfilter_header(body, 0, 0);
         let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|it| it.be32());
         let mut usage = Usage::default();
@@ -186,11 +185,7 @@ impl Conntrack {
         filter: impl FnOnce(&mut Vec<u8>),
         mut each: impl FnMut(&Attrs<'_>),
     ) -> Result<(), Error> {
-        let list = Request {
-            name: "list entries of connection tracking",
-            kind: kind(IPCTNL_MSG_CT_GET),
-            flags: libc::NLM_F_DUMP as u16,
-        };
+        let list = Request::dump("list entries of connection tracking", kind(IPCTNL_MSG_CT_GET));
         let body = |body: &mut Vec<u8>| {
             put_netfilter_header(body, family.number(), 0);
             filter(body);

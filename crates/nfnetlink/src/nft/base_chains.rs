@@ -12,9 +12,6 @@ use crate::attr::Attrs;
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::Request;
 
-/// The number of attempts at a dump that commits of other processes interrupt.
-const ATTEMPTS: usize = 20;
-
 /// A family of tables and hooks (`NFPROTO_*`). [`Family`] has the two that translate addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NfProto {
@@ -171,37 +168,12 @@ impl Socket {
     /// # Errors
     /// [`Error::Interrupted`] if commits interrupt every attempt.
     pub fn base_chains(&mut self) -> Result<Vec<AttachedChain>, Error> {
-        let list = Request {
-            name: "list chains",
-            kind: kind(libc::NFT_MSG_GETCHAIN),
-            flags: libc::NLM_F_DUMP as u16,
-        };
-        let mut chains = self.repeated(|socket| {
-            let mut chains = Vec::new();
-            let body = |body: &mut Vec<u8>| {
-                put_netfilter_header(body, libc::NFPROTO_UNSPEC as u8, 0);
-            };
-            socket.dumps.request(list, body, |message| {
-                chains.extend(AttachedChain::parse(&message));
-            })?;
-            Ok(chains)
-        })?;
+        let list = Request::dump("list chains", kind(libc::NFT_MSG_GETCHAIN));
+        let body = |body: &mut Vec<u8>| put_netfilter_header(body, libc::NFPROTO_UNSPEC as u8, 0);
+        let parse = |message: Message<'_>| AttachedChain::parse(&message);
+        let mut chains = self.dumps.list(list, body, parse)?;
         chains.sort_by_key(|chain| (chain.hook, chain.priority));
         Ok(chains)
-    }
-
-    /// Repeats a listing while commits of other processes interrupt it.
-    pub(super) fn repeated<T>(
-        &mut self,
-        mut list: impl FnMut(&mut Socket) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        for _ in 1..ATTEMPTS {
-            match list(self) {
-                Err(Error::Interrupted) => {}
-                result => return result,
-            }
-        }
-        list(self)
     }
 }
 

@@ -46,37 +46,38 @@ pub trait Kernel: Send {
     /// Returns the table of that name, if there is one.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
     fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error>;
 
     /// Lists the chains of a table.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
     fn chains(&mut self, family: Family, table: &str) -> Result<Vec<DumpedChain>, Error>;
 
     /// Lists the sets and maps of a table.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
     fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error>;
 
     /// Lists the objects `ct timeout` of TCP of a table.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
     fn timeouts(&mut self, family: Family, table: &str) -> Result<Vec<DumpedTimeouts>, Error>;
 
     /// Lists the rules of a table, chain by chain in their order.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
     fn rules(&mut self, family: Family, table: &str) -> Result<Vec<DumpedRule>, Error>;
 
     /// Calls `each` with every element of a set or map.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
+    /// [`Error::Interrupted`] if other processes committed meanwhile, nearly always to tables of their
+    /// own.
     fn elements(
         &mut self,
         family: Family,

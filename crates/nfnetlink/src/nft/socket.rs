@@ -53,26 +53,21 @@ impl Socket {
         of: Option<(u16, &str)>,
         parse: impl Fn(&Attrs<'_>) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let mut found = Vec::new();
         let body = |body: &mut Vec<u8>| {
             put_netfilter_header(body, family.number(), 0);
             if let Some((attribute, table)) = of {
                 put_text(body, attribute, table);
             }
         };
-        self.dumps.request(listing(name, message), body, |message| {
-            found.extend(parse(&message.attrs()));
-        })?;
-        Ok(found)
+        let dump = Request::dump(name, kind(message));
+        Ok(self.dumps.list(dump, body, |message| parse(&message.attrs()))?)
     }
 }
 
-/// Returns a dump request.
-fn listing(name: &'static str, message: i32) -> Request {
-    Request { name, kind: kind(message), flags: libc::NLM_F_DUMP as u16 }
+/// Returns the request for the elements of a set.
+fn list_elements() -> Request {
+    Request::dump("list elements", kind(libc::NFT_MSG_GETSETELEM))
 }
-
-const ELEMENTS: &str = "list elements";
 
 /// Writes the body of a request for the elements of a set.
 fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
@@ -169,9 +164,8 @@ impl Kernel for Socket {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        let list = listing(ELEMENTS, libc::NFT_MSG_GETSETELEM);
         let each = |message: Message<'_>| elements(&message).for_each(&mut *each);
-        Ok(self.dumps.request(list, of_set(family, table, set), each)?)
+        Ok(self.dumps.request(list_elements(), of_set(family, table, set), each)?)
     }
 
     fn lookup(
@@ -186,8 +180,7 @@ impl Kernel for Socket {
     }
 
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {
-        let list = listing(ELEMENTS, libc::NFT_MSG_GETSETELEM);
-        Ok(self.listing.start(list, of_set(family, table, set))?)
+        Ok(self.listing.start(list_elements(), of_set(family, table, set))?)
     }
 
     fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
@@ -230,7 +223,7 @@ mod tests {
             let owner = socket.port();
             let Socket { connection, dumps, listing: parts } = &mut socket;
             for broken in [connection, dumps, parts] {
-                let list = listing("list sets", libc::NFT_MSG_GETSET);
+                let list = Request::dump("list sets", kind(libc::NFT_MSG_GETSET));
                 broken.start(list, |body| put_netfilter_header(body, Family::Ip.number(), 0))?;
             }
             assert!(socket.table(Family::Ip, "t")?.is_some());

@@ -15,7 +15,6 @@ mod lookup;
 mod neighbour;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -31,8 +30,6 @@ pub use neighbour::{NeighbourState, neighbour};
 /// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
 const ADDRESS_HEADER: usize = 8;
 const LINK_HEADER: usize = 16;
-/// The number of attempts at a dump if changes interrupt it or the kernel drops a part.
-const ATTEMPTS: usize = 20;
 
 /// A subscription to changes of interface addresses (`RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`).
 #[derive(Debug)]
@@ -81,28 +78,8 @@ fn list<T>(
     header: &[u8],
     parse: impl Fn(Message<'_>) -> Option<T>,
 ) -> Result<Vec<T>, Error> {
-    let list = Request { name, kind, flags: libc::NLM_F_DUMP as u16 };
-    let list_once = || {
-        let mut found = Vec::new();
-        let body = |body: &mut Vec<u8>| body.extend_from_slice(header);
-        // A new socket for each attempt: the old one may still hold parts of an earlier dump.
-        let mut socket = Socket::open(Bus::Route)?;
-        socket.request(list, body, |message| found.extend(parse(message)))?;
-        Ok(found)
-    };
-    for _ in 1..ATTEMPTS {
-        match list_once() {
-            Err(Error::Interrupted) => {}
-            Err(Error::Send { reason, .. } | Error::Receive(reason)) if is_loss(&reason) => {}
-            result => return result,
-        }
-    }
-    list_once()
-}
-
-/// Returns true if the kernel had no room for the request or a part of its answer.
-fn is_loss(reason: &io::Error) -> bool {
-    reason.raw_os_error() == Some(libc::ENOBUFS)
+    let body = |body: &mut Vec<u8>| body.extend_from_slice(header);
+    Socket::open(Bus::Route)?.list(Request::dump(name, kind), body, parse)
 }
 
 /// Reads the address of the interface itself; on a point-to-point link `IFA_ADDRESS` is the peer's.

@@ -59,6 +59,16 @@ impl<K: Kernel> Faulty<K> {
             Some(Fault::After(error)) => perform(&mut self.kernel).and(Err(error)),
         }
     }
+
+    /// Lists as [`Socket`](nfnetlink::nft::Socket) does, which repeats an interrupted dump.
+    fn list<T>(&mut self, perform: impl Fn(&mut K) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            match self.call(Call::List, &perform) {
+                Err(Error::Interrupted) => {}
+                result => return result,
+            }
+        }
+    }
 }
 
 impl<K: Kernel> Kernel for Faulty<K> {
@@ -79,23 +89,23 @@ impl<K: Kernel> Kernel for Faulty<K> {
     }
 
     fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
-        self.call(Call::List, |kernel| kernel.table(family, table))
+        self.list(|kernel| kernel.table(family, table))
     }
 
     fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
-        self.call(Call::List, |kernel| kernel.chains(family, table))
+        self.list(|kernel| kernel.chains(family, table))
     }
 
     fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
-        self.call(Call::List, |kernel| kernel.sets(family, table))
+        self.list(|kernel| kernel.sets(family, table))
     }
 
     fn timeouts(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedTimeouts>, Error> {
-        self.call(Call::List, |kernel| kernel.timeouts(family, table))
+        self.list(|kernel| kernel.timeouts(family, table))
     }
 
     fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
-        self.call(Call::List, |kernel| kernel.rules(family, table))
+        self.list(|kernel| kernel.rules(family, table))
     }
 
     fn elements(

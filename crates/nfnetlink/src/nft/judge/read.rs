@@ -187,7 +187,7 @@ impl Listing<'_> {
         body: impl Fn(&mut Vec<u8>),
         mut each: impl FnMut(&Attrs<'_>) -> bool,
     ) -> Result<bool, Error> {
-        let list = Request { name, kind: kind(message), flags: libc::NLM_F_DUMP as u16 };
+        let list = Request::dump(name, kind(message));
         let mut socket = crate::socket::Socket::open(Bus::Netfilter)?;
         socket.start(list, |buffer| {
             put_netfilter_header(buffer, self.family, 0);
