@@ -1,11 +1,12 @@
 //! The testbed without the agent: what it expects fails where it should, and nothing gets lost.
 
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use shunt_testbed::{Echo, Fate, Protocol, Question, Topology, Traffic, volley};
+use shunt_testbed::{Echo, Fate, Flow, Protocol, Question, Reply, Topology, Traffic, volley};
 
 /// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
 /// the pod on the other node, 82 to the first pod; 83 is rejected, 84 is dropped.
@@ -101,6 +102,51 @@ fn a_volley_tells_fates_apart() -> Result<()> {
             assert_eq!(fate, expected, "{to}/{protocol}");
         }
     }
+    Ok(())
+}
+
+/// A SYN without an answer is sent again, and a flow that a rule stops is heard again after it.
+#[test]
+fn a_flow_goes_on_after_silence() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let pod_is_silent = |silent: bool| {
+        let rule = if silent { "meta l4proto { tcp, udp } th dport 8080 drop" } else { "" };
+        lab.pod1.nft(&format!(
+            "table inet silence {{}}\ndelete table inet silence\n\
+             table inet silence {{\nchain c {{\n\
+             type filter hook input priority 0\n{rule}\n}}\n}}"
+        ))
+    };
+    pod_is_silent(true)?;
+    let to = "10.96.0.10:82".parse()?;
+    let mut flows = lab.client.run(|| {
+        let source = IpAddr::from(lab.client.ipv4[0]);
+        Ok([Flow::open(Protocol::Tcp, source, to)?, Flow::open(Protocol::Udp, source, to)?])
+    })?;
+    let mut ask = |done: fn(&[Flow; 2]) -> bool| {
+        let start = Instant::now();
+        loop {
+            Flow::ask_all(&mut flows.each_mut(), Duration::from_millis(300))?;
+            if done(&flows) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no reply");
+        }
+        Ok::<_, anyhow::Error>(flows.each_ref().map(|flow| flow.reply.clone()))
+    };
+    let silence = ask(|flows| flows[0].is_half_open() && flows[1].reply == Reply::Nothing)?;
+    assert_eq!(silence, [Reply::Nothing, Reply::Nothing]);
+    pod_is_silent(false)?;
+    let answered = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(answered, [Reply::Server("pod-1".into()), Reply::Server("pod-1".into())]);
+    // An established connection is asked again, too, and one to a rejected port is over.
+    let again = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(again, answered);
+    let mut refused = lab
+        .client
+        .run(|| Flow::open(Protocol::Tcp, lab.client.ipv4[0].into(), "10.96.0.10:83".parse()?))?;
+    Flow::ask_all(&mut [&mut refused], Duration::from_secs(2))?;
+    assert!(refused.is_over() && refused.reply == Reply::Refused, "{:?}", refused.reply);
     Ok(())
 }
 
