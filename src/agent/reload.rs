@@ -243,7 +243,9 @@ fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
         let pointer = format!("/{}", path.replace('.', "/"));
         old.pointer(&pointer) != new.pointer(&pointer)
     };
-    FIELDS.iter().map(|field| field.path).filter(has_changed).collect()
+    let mut changed: Vec<_> = FIELDS.iter().map(|field| field.path).filter(has_changed).collect();
+    changed.sort_unstable();
+    changed
 }
 
 /// The watch of the configuration file, if there is one.
