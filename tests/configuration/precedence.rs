@@ -133,17 +133,3 @@ fn wrong_use_and_wrong_configuration_have_exit_codes_of_their_own() {
         assert!(log.contains(said), "{arguments:?}: {log}");
     }
 }
-
-#[test]
-fn the_version_is_printed() {
-    let version = env!("CARGO_PKG_VERSION");
-    for (flag, expected) in [
-        ("--version", format!("shunt {version}\n")),
-        ("--version=raw", { format!("\"version\": \"{version}\"") }),
-    ] {
-        let output = run(&[flag]);
-        assert!(output.status.success());
-        let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(printed.contains(&expected), "{printed}");
-    }
-}
