@@ -1,4 +1,4 @@
-//! shunt: a netlink-native Service dataplane for Kubernetes nodes.
+//! shunt: a Service dataplane for Kubernetes nodes.
 //!
 //! Data flows one way: [`source`] → [`model`](shunt_core::model) →
 //! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`](nfnetlink::nft). The map of the
@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-pub mod cli;
+pub mod agent;
 pub mod commands;
 pub mod config;
 pub mod dataplane;

@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shunt::cli::main()
+    shunt::commands::main()
 }

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| shunt::cli::fuzz::netlink(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| shunt::commands::fuzz::netlink(bytes));

@@ -1,9 +1,84 @@
-//! What the larger commands find out: each room gathers facts, judges them without effects, and writes
-//! them as text or JSON. [`crate::cli`] reads the arguments and prints.
-//!
-//! Must not know: arguments, exit codes.
+//! The command line, and what each command finds out: a room gathers facts, judges them without effects,
+//! and writes them as text or JSON; its `command.rs` reads the arguments and prints.
 
+pub mod args;
 pub mod check;
+mod cleanup;
+mod diff;
 pub mod explain;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+mod meta;
+mod objects;
+mod render;
+mod run;
 pub mod services;
+mod status;
 pub mod trace;
+pub mod version;
+mod wrap;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use serde::Serialize;
+
+use crate::agent::args::normalized;
+use crate::agent::{Failure, logging};
+use crate::serve::escape;
+
+/// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
+const BAD_CONFIGURATION: u8 = 64;
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = args::Arguments::parse_from(normalized(std::env::args_os()));
+    if !matches!(arguments.command, args::Command::Run(_)) {
+        logging::tell_people();
+    }
+    let result = match arguments.command {
+        args::Command::Run(run) => run::run(&run),
+        args::Command::Render(render) => render::render(&render),
+        args::Command::Diff(diff) => diff::diff(&diff),
+        args::Command::Status(status) => status::status(&status),
+        args::Command::Check(check) => check::command::check(&check),
+        args::Command::Explain(explain) => explain::command::explain(&explain),
+        args::Command::Services(services) => services::command::services(&services),
+        args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+        args::Command::Trace(trace) => trace::command::trace(&trace),
+        args::Command::Version(version) => meta::version(&version),
+        args::Command::Completion(completion) => meta::completion(&completion),
+        args::Command::Man(man) => meta::man(&man),
+    };
+    let code = match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Problems) => ExitCode::FAILURE,
+        Err(Failure::Result(code)) => ExitCode::from(code),
+        Err(failure) => {
+            tracing::error!("{failure}");
+            match failure {
+                Failure::Configuration(_) => ExitCode::from(BAD_CONFIGURATION),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    };
+    logging::flush();
+    code
+}
+
+/// Writes a result as JSON.
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+}
+
+/// Writes data to stdout, which may be a terminal.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(escape::lines(text).as_bytes()) {
+        // The reader of the pipe has closed it.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to stdout"),
+    }
+}

@@ -3,20 +3,19 @@
 use super::effective::{Check, text};
 use super::raw::Configuration;
 use crate::source::kubernetes::ContentType;
-use crate::source::spanned_yaml::{At, Severity};
+use crate::source::spanned_yaml::Severity;
 
 /// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
 /// its effect is that of the default.
 pub(super) fn content_type(full: &Configuration, check: &mut Check<'_>) -> ContentType {
-    let at = At::top("clientConnection");
     let known = "write application/vnd.kubernetes.protobuf or application/json";
-    let mut unknown = |field: &'static str, value: &str, effect: &str| {
+    let mut unknown = |field: &str, value: &str, effect: &str| {
         let reason = format!("shunt does not speak this content type ({effect}); {known}");
-        check.add(Severity::Warning, at.field(field), Some(&value), reason);
+        check.add(Severity::Warning, field, Some(&value), reason);
     };
     let written = full.client_connection.content_type.as_deref().unwrap_or_default();
     let default = ContentType::parse(written).unwrap_or_else(|| {
-        unknown("contentType", written, "protobuf is used");
+        unknown("clientConnection.contentType", written, "protobuf is used");
         ContentType::Protobuf
     });
     let mut accepted = None;
@@ -25,7 +24,7 @@ pub(super) fn content_type(full: &Configuration, check: &mut Check<'_>) -> Conte
         match ContentType::parse(written) {
             Some(content_type) => accepted = accepted.or(Some(content_type)),
             None if written.starts_with("*/*") => {}
-            None => unknown("acceptContentTypes", written, "it is ignored"),
+            None => unknown("clientConnection.acceptContentTypes", written, "it is ignored"),
         }
     }
     accepted.unwrap_or(default)

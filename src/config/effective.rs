@@ -15,7 +15,7 @@ use super::defaults::{Mode, PRIMARY, prefixes_of};
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
 use crate::flows::sysctl;
-use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -33,7 +33,7 @@ pub(super) fn effective(
     let mut check = Check { problems };
     mode(written, &mut check);
     let bind_address = text(&full.bind_address)
-        .and_then(|text| check.value(At::top("bindAddress"), text, parse_ip_sloppy(text)));
+        .and_then(|text| check.value("bindAddress", text, parse_ip_sloppy(text)));
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
     let healthz = full.healthz_bind_address.as_deref();
     let metrics = full.metrics_bind_address.as_deref();
@@ -46,8 +46,8 @@ pub(super) fn effective(
         content_type: content_type(full, &mut check),
         master: None,
         bind_address: bind_address.filter(|address| !address.is_unspecified()),
-        healthz_bind_address: listen_address(At::top("healthzBindAddress"), healthz, &mut check),
-        metrics_bind_address: listen_address(At::top("metricsBindAddress"), metrics, &mut check),
+        healthz_bind_address: listen_address("healthzBindAddress", healthz, &mut check),
+        metrics_bind_address: listen_address("metricsBindAddress", metrics, &mut check),
         bind_address_hard_fail: full.bind_address_hard_fail,
         detect_local,
         loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
@@ -74,11 +74,11 @@ impl Check<'_> {
     pub(super) fn add(
         &mut self,
         severity: Severity,
-        at: At<'_>,
+        field: &str,
         value: Option<&dyn fmt::Display>,
         reason: impl Into<String>,
     ) {
-        let problem = Diagnostic::new(severity, at.path(), reason);
+        let problem = Diagnostic::new(severity, FieldPath::dotted(field), reason);
         self.problems.push(match value {
             Some(value) => problem.with_value(value),
             None => problem,
@@ -87,22 +87,22 @@ impl Check<'_> {
 
     pub(super) fn error(
         &mut self,
-        at: At<'_>,
+        field: &str,
         value: impl fmt::Display,
         reason: impl Into<String>,
     ) {
-        self.add(Severity::Error, at, Some(&value), reason);
+        self.add(Severity::Error, field, Some(&value), reason);
     }
 
     /// Returns the value, or adds the reason as an error.
-    fn value<T>(&mut self, at: At<'_>, text: &str, value: Result<T, String>) -> Option<T> {
-        value.map_err(|reason| self.error(at, text, reason)).ok()
+    fn value<T>(&mut self, field: &str, text: &str, value: Result<T, String>) -> Option<T> {
+        value.map_err(|reason| self.error(field, text, reason)).ok()
     }
 
-    pub(super) fn period(&mut self, at: At<'_>, period: Option<GoDuration>) -> Duration {
+    pub(super) fn period(&mut self, field: &str, period: Option<GoDuration>) -> Duration {
         let period = period.unwrap_or_default();
         period.get().unwrap_or_else(|| {
-            self.error(at, period, "negative duration; write a positive one");
+            self.error(field, period, "negative duration; write a positive one");
             Duration::ZERO
         })
     }
@@ -132,9 +132,9 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
                 ));
             }
             reason.push_str("; see docs/from-kube-proxy.md for what changes");
-            check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
+            check.add(Severity::Warning, "mode", Some(&mode), reason);
         }
-        Some(mode) => check.error(At::top("mode"), mode, "unknown mode; write nftables"),
+        Some(mode) => check.error("mode", mode, "unknown mode; write nftables"),
     }
 }
 
@@ -142,14 +142,12 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
 /// and that of nftables only in its mode.
 fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
     let valid = |bit: i32| u8::try_from(bit).ok().filter(|bit| *bit < 32);
-    let sections = [
-        (At::top("iptables"), written.iptables.masquerade_bit),
-        (At::top("nftables"), written.nftables.masquerade_bit),
-    ];
-    for (section, bit) in sections {
+    for (field, bit) in [
+        ("iptables.masqueradeBit", written.iptables.masquerade_bit),
+        ("nftables.masqueradeBit", written.nftables.masquerade_bit),
+    ] {
         if let Some(bit) = bit.filter(|bit| valid(*bit).is_none()) {
-            let at = section.field("masqueradeBit");
-            check.error(at, bit, "not a bit of the mark; write 0 to 31");
+            check.error(field, bit, "not a bit of the mark; write 0 to 31");
         }
     }
     let nftables = Mode::of(written) == Mode::Nftables;
@@ -159,7 +157,7 @@ fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Che
     ] {
         if set {
             let reason = format!("has no effect in mode nftables; write nftables.{field}");
-            check.add(Severity::Note, At::top("iptables").field(field), None, reason);
+            check.add(Severity::Note, &format!("iptables.{field}"), None, reason);
         }
     }
     full.nftables.masquerade_bit.and_then(valid).unwrap_or_default()
@@ -171,24 +169,19 @@ fn periods(
     full: &Configuration,
     check: &mut Check<'_>,
 ) -> (Duration, Duration) {
-    for (name, own) in [
-        ("syncPeriod", written.nftables.sync_period),
-        ("minSyncPeriod", written.nftables.min_sync_period),
-    ] {
-        check.period(At::top("nftables").field(name), own);
-    }
+    check.period("nftables.syncPeriod", written.nftables.sync_period);
+    check.period("nftables.minSyncPeriod", written.nftables.min_sync_period);
     let time = |period: Option<GoDuration>| period.and_then(GoDuration::get).unwrap_or_default();
     let sync = time(full.nftables.sync_period);
     let min = time(full.nftables.min_sync_period);
     let is_own = |own: Option<GoDuration>| own.is_some_and(|period| !period.is_zero());
-    let section = |own| At::top(if is_own(own) { "nftables" } else { Mode::of(written).section() });
+    let section = |own| if is_own(own) { "nftables" } else { Mode::of(written).section() };
     let (of_sync, of_min) =
         (section(written.nftables.sync_period), section(written.nftables.min_sync_period));
-    let (at_sync, at_min) = (of_sync.field("syncPeriod"), of_min.field("minSyncPeriod"));
     if min > sync {
         let value = full.nftables.min_sync_period.unwrap_or_default();
-        let reason = format!("longer than {}; write a shorter time", at_sync.path());
-        check.error(at_min, value, reason);
+        let reason = format!("longer than {of_sync}.syncPeriod; write a shorter time");
+        check.error(&format!("{of_min}.minSyncPeriod"), value, reason);
     }
     (sync, min)
 }
@@ -196,16 +189,15 @@ fn periods(
 /// Validates the section `conntrack`.
 fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     let full = &full.conntrack;
-    let section = At::top("conntrack");
     let mut number = |name: &'static str, written: Option<i32>| {
         let written = written.unwrap_or_default();
         u32::try_from(written).unwrap_or_else(|_| {
-            check.error(section.field(name), written, "negative; write 0 or more");
+            check.error(&format!("conntrack.{name}"), written, "negative; write 0 or more");
             0
         })
     };
     let (max_per_core, min) = (number("maxPerCore", full.max_per_core), number("min", full.min));
-    let mut time = |name, written| check.period(section.field(name), written);
+    let mut time = |name, written| check.period(&format!("conntrack.{name}"), written);
     sysctl::Settings {
         max_per_core,
         min,
@@ -221,7 +213,7 @@ fn hostname(full: &Configuration, check: &mut Check<'_>) -> Option<String> {
     let written = text(&full.hostname_override)?;
     let name = written.trim().to_lowercase();
     if name.is_empty() {
-        check.error(At::top("hostnameOverride"), written, "blank; write the name of the Node");
+        check.error("hostnameOverride", written, "blank; write the name of the Node");
     }
     Some(name)
 }
@@ -230,20 +222,20 @@ fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
     let written = full.oom_score_adj.unwrap_or_default();
     let valid = i16::try_from(written).ok().filter(|score| (-1000..=1000).contains(score));
     valid.unwrap_or_else(|| {
-        check.error(At::top("oomScoreAdj"), written, "out of range; write -1000 to 1000");
+        check.error("oomScoreAdj", written, "out of range; write -1000 to 1000");
         0
     })
 }
 
 /// Parses an address to listen on; an empty one means no server.
-fn listen_address(at: At<'_>, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
+fn listen_address(field: &str, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
     let written = written.filter(|text| !text.is_empty())?;
     let address = match socket_address(written) {
         Some(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
         Some(address) => Ok(address),
         None => Err("not an address to listen on; write one such as 0.0.0.0:10256".to_owned()),
     };
-    check.value(at, written, address)
+    check.value(field, written, address)
 }
 
 /// Parses an address and a port. Both may have leading zeros, as for Go.
@@ -262,8 +254,7 @@ fn detect_local(
     full: &Configuration,
     check: &mut Check<'_>,
 ) -> DetectLocal {
-    let at = At::top("detectLocalMode");
-    let section = At::top("detectLocal");
+    let field = "detectLocalMode";
     match full.detect_local_mode.as_deref().unwrap_or_default() {
         "ClusterCIDR" => {
             let cidrs = cluster_cidrs(full, check);
@@ -273,31 +264,31 @@ fn detect_local(
             if text(&written.detect_local_mode).is_some() && text(&full.cluster_cidr).is_none() {
                 let reason = "clusterCIDR is empty, so shunt cannot detect traffic of local pods; \
                               write clusterCIDR";
-                check.add(Severity::Note, at, Some(&"ClusterCIDR"), reason);
+                check.add(Severity::Note, field, Some(&"ClusterCIDR"), reason);
             }
             DetectLocal::Off
         }
         "NodeCIDR" => DetectLocal::NodeCidr,
         "BridgeInterface" => {
-            let at = section.field("bridgeInterface");
-            interface(at, &full.detect_local.bridge_interface, check)
+            interface("detectLocal.bridgeInterface", &full.detect_local.bridge_interface, check)
                 .map_or(DetectLocal::Off, DetectLocal::BridgeInterface)
         }
-        "InterfaceNamePrefix" => {
-            let at = section.field("interfaceNamePrefix");
-            interface(at, &full.detect_local.interface_name_prefix, check)
-                .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix)
-        }
+        "InterfaceNamePrefix" => interface(
+            "detectLocal.interfaceNamePrefix",
+            &full.detect_local.interface_name_prefix,
+            check,
+        )
+        .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix),
         mode => {
             let reason = "unknown mode; write ClusterCIDR, NodeCIDR, BridgeInterface or \
                           InterfaceNamePrefix";
-            check.error(at, mode, reason);
+            check.error(field, mode, reason);
             DetectLocal::Off
         }
     }
 }
 
-fn interface(at: At<'_>, field: &Option<String>, check: &mut Check<'_>) -> Option<String> {
+fn interface(at: &str, field: &Option<String>, check: &mut Check<'_>) -> Option<String> {
     match text(field) {
         None => {
             let reason = "required by this detectLocalMode; write the name of the interface";
@@ -316,17 +307,17 @@ fn interface(at: At<'_>, field: &Option<String>, check: &mut Check<'_>) -> Optio
 
 /// Parses one prefix, or one per family.
 fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
-    let at = At::top("clusterCIDR");
+    let field = "clusterCIDR";
     let mut nets: Vec<IpNet> = Vec::new();
     let Some(written) = text(&full.cluster_cidr) else {
         return nets;
     };
     for text in written.split(',') {
-        let Some(net) = check.value(at, text, parse_net(text)) else {
+        let Some(net) = check.value(field, text, parse_net(text)) else {
             continue;
         };
         if nets.iter().any(|other| Family::of_net(other) == Family::of_net(&net)) {
-            check.error(at, written, "two prefixes of one family; write at most one of each");
+            check.error(field, written, "two prefixes of one family; write at most one of each");
             break;
         }
         nets.push(net);
@@ -343,14 +334,14 @@ fn node_port_addresses(
     full: &Configuration,
     check: &mut Check<'_>,
 ) -> NodePortAddresses {
-    let at = At::top("nodePortAddresses");
+    let field = "nodePortAddresses";
     let mut nets = Vec::new();
     let (mut primary, mut named) = (false, 0);
     for (i, text) in full.node_port_addresses.iter().enumerate() {
         match prefixes_of(text) {
             Some(prefixes) => nets.extend(prefixes),
             None if text == PRIMARY => primary = true,
-            None => nets.extend(check.value(at.index(i), text, parse_net(text))),
+            None => nets.extend(check.value(&format!("{field}[{i}]"), text, parse_net(text))),
         }
         if i < written.node_port_addresses.len() {
             named = nets.len();
@@ -362,7 +353,7 @@ fn node_port_addresses(
     if is_named && is_of_both_families(&cluster) && !is_of_both_families(&nets[..named]) {
         let reason = "of one family only, while clusterCIDR has both; node ports of the other \
                       family are on all addresses; write prefixes for it, too";
-        check.add(Severity::Warning, at, None, reason);
+        check.add(Severity::Warning, field, None, reason);
     }
     match (primary, nets.is_empty()) {
         (true, true) => NodePortAddresses::Primary,
@@ -383,7 +374,7 @@ fn loopback_node_ports(
     let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
     if v4 && is_off {
         let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
-        check.add(Severity::Note, At::top("nodePortAddresses"), None, reason);
+        check.add(Severity::Note, "nodePortAddresses", None, reason);
     }
     LoopbackNodePorts { v4: v4 && !is_off, v6 }
 }
@@ -405,12 +396,11 @@ fn load_balancing(
             _ => Some("has no effect in this mode; write shunt.loadBalancing"),
         };
         if let Some(reason) = reason {
-            let ipvs = At::top("ipvs");
-            check.add(Severity::Note, ipvs.field("scheduler"), Some(&scheduler), reason);
+            check.add(Severity::Note, "ipvs.scheduler", Some(&scheduler), reason);
         }
     }
     let word = text(&full.shunt.load_balancing).unwrap_or_default();
-    let balancing = check.value(At::top("shunt").field("loadBalancing"), word, word.parse());
+    let balancing = check.value("shunt.loadBalancing", word, word.parse());
     balancing.unwrap_or_default()
 }
 
@@ -424,8 +414,7 @@ fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {
         Some("json") => LogFormat::Json,
         Some("text") | None => LogFormat::Text,
         Some(format) => {
-            let logging = At::top("logging");
-            check.error(logging.field("format"), format, "unknown format; write text or json");
+            check.error("logging.format", format, "unknown format; write text or json");
             LogFormat::Text
         }
     }

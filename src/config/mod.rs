@@ -30,7 +30,6 @@ use crate::flows::sysctl;
 use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
-use flags::Draft;
 use raw::Configuration;
 
 pub use fields::{Effect, FIELDS, Field};
@@ -138,9 +137,9 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
         Some((path, bytes)) => {
             let path: Arc<Path> = path.into();
             file::read(&path, bytes, &mut problems).map(|(raw, document)| {
-                let draft = flags.beside(raw, &mut problems);
+                let written = flags.beside(raw, &mut problems);
                 let mut found = Vec::new();
-                let loaded = complete(draft, &mut found);
+                let loaded = complete(&written, &mut found);
                 problems.extend(found.into_iter().map(|problem: Diagnostic| {
                     let line = document.line_of(&problem.field);
                     problem.in_file(&path, Some(line))
@@ -149,8 +148,8 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
             })
         }
         None => {
-            let draft = flags.alone(&mut problems);
-            let loaded = complete(draft, &mut problems);
+            let written = flags.alone(&mut problems);
+            let loaded = complete(&written, &mut problems);
             problems.iter_mut().for_each(|problem| flags.rename(&mut problem.field));
             Some(loaded)
         }
@@ -164,16 +163,16 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
     problems.retain(|p| p.severity == Severity::Error || !errors.contains(&p.field));
     problems.sort_by_key(|problem| problem.line);
     match loaded {
-        Some((config, full)) if errors.is_empty() => Ok(Loaded { config, full, problems }),
+        Some((mut config, full)) if errors.is_empty() => {
+            config.master = flags.last("master").filter(|url| !url.is_empty()).map(str::to_owned);
+            Ok(Loaded { config, full, problems })
+        }
         _ => Err(Invalid(problems)),
     }
 }
 
-fn complete(draft: Draft, problems: &mut Vec<Diagnostic>) -> (Config, Configuration) {
-    let written = &draft.configuration;
+fn complete(written: &Configuration, problems: &mut Vec<Diagnostic>) -> (Config, Configuration) {
     let full = defaults::fill(written);
     unused::check(written, problems);
-    let mut config = effective::effective(written, &full, problems);
-    config.master = draft.master.filter(|master| !master.is_empty());
-    (config, full)
+    (effective::effective(written, &full, problems), full)
 }

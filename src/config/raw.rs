@@ -4,6 +4,8 @@
 //! shunt's own. An absent field, `null` and Go's zero value mean the default; kubeadm writes all
 //! fields with zero values.
 
+#![allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -15,7 +17,6 @@ pub use super::duration::{FlushFrequency, GoDuration};
 /// The whole file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Configuration {
     pub api_version: String,
     pub kind: String,
@@ -50,7 +51,6 @@ pub struct Configuration {
 /// `clientConnection`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct ClientConnection {
     pub kubeconfig: Option<String>,
     pub accept_content_types: Option<String>,
@@ -62,7 +62,6 @@ pub struct ClientConnection {
 /// `logging`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Logging {
     pub format: Option<String>,
     pub flush_frequency: Option<FlushFrequency>,
@@ -75,7 +74,6 @@ pub struct Logging {
 /// An element of `logging.vmodule`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct VModule {
     pub file_pattern: String,
     pub verbosity: u32,
@@ -84,7 +82,6 @@ pub struct VModule {
 /// `logging.options`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct LoggingOptions {
     pub text: OutputRouting,
     pub json: OutputRouting,
@@ -93,7 +90,6 @@ pub struct LoggingOptions {
 /// `logging.options.text` and `logging.options.json`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct OutputRouting {
     pub split_stream: bool,
     pub info_buffer_size: Option<Quantity>,
@@ -137,7 +133,6 @@ impl<'de> Deserialize<'de> for Quantity {
 /// `iptables`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Iptables {
     pub masquerade_bit: Option<i32>,
     pub masquerade_all: bool,
@@ -149,7 +144,6 @@ pub struct Iptables {
 /// `nftables`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Nftables {
     pub masquerade_bit: Option<i32>,
     pub masquerade_all: bool,
@@ -160,7 +154,6 @@ pub struct Nftables {
 /// `ipvs`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Ipvs {
     pub sync_period: Option<GoDuration>,
     pub min_sync_period: Option<GoDuration>,
@@ -177,7 +170,6 @@ pub struct Ipvs {
 /// `winkernel`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Winkernel {
     pub network_name: Option<String>,
     pub source_vip: Option<String>,
@@ -190,7 +182,6 @@ pub struct Winkernel {
 /// `detectLocal`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct DetectLocal {
     pub bridge_interface: Option<String>,
     pub interface_name_prefix: Option<String>,
@@ -199,7 +190,6 @@ pub struct DetectLocal {
 /// `conntrack`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Conntrack {
     pub max_per_core: Option<i32>,
     pub min: Option<i32>,
@@ -214,7 +204,6 @@ pub struct Conntrack {
 /// warning.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Shunt {
     pub reset_gone_endpoints: bool,
     pub load_balancing: Option<String>,

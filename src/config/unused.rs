@@ -5,7 +5,7 @@
 use super::defaults::Mode;
 use super::effective::{Check, EXTERNAL_IPS, text};
 use super::raw::Configuration;
-use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_net};
+use crate::source::spanned_yaml::{Diagnostic, Severity, parse_net};
 
 /// The feature gates of kube-proxy 1.36 and 1.37 without an effect here, and their defaults.
 const GATES: [(&str, bool); 13] = [
@@ -28,11 +28,10 @@ const GATES: [(&str, bool); 13] = [
 pub(super) fn check(written: &Configuration, problems: &mut Vec<Diagnostic>) {
     let mut check = Check { problems };
     gates(written, &mut check);
-    let client = At::top("clientConnection");
     if let Some(burst) = written.client_connection.burst.filter(|burst| *burst < 0) {
-        check.error(client.field("burst"), burst, "negative; write 0 or more");
+        check.error("clientConnection.burst", burst, "negative; write 0 or more");
     }
-    check.period(At::top("configSyncPeriod"), written.config_sync_period);
+    check.period("configSyncPeriod", written.config_sync_period);
     logging(written, &mut check);
     times(written, &mut check);
     prefixes(written, &mut check);
@@ -46,25 +45,27 @@ fn gates(written: &Configuration, check: &mut Check<'_>) {
             None => "has no effect: unknown feature gate".to_owned(),
         };
         let value = format!("{name}={on}");
-        check.add(Severity::Warning, At::top("featureGates"), Some(&value), reason);
+        check.add(Severity::Warning, "featureGates", Some(&value), reason);
     }
 }
 
 fn logging(written: &Configuration, check: &mut Check<'_>) {
-    let logging = At::top("logging");
     let frequency = written.logging.flush_frequency.unwrap_or_default().0;
-    check.period(logging.field("flushFrequency"), Some(frequency));
-    let vmodule = logging.field("vmodule");
+    check.period("logging.flushFrequency", Some(frequency));
     if !written.logging.vmodule.is_empty()
         && !matches!(text(&written.logging.format), None | Some("text"))
     {
-        check.add(Severity::Error, vmodule, None, "only valid with format text; remove it");
+        check.add(
+            Severity::Error,
+            "logging.vmodule",
+            None,
+            "only valid with format text; remove it",
+        );
     }
     for (i, item) in written.logging.vmodule.iter().enumerate() {
-        let item_at = vmodule.index(i);
         if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
             let reason = "not a pattern of file names; write one without = and comma";
-            check.error(item_at.field("filePattern"), &item.file_pattern, reason);
+            check.error(&format!("logging.vmodule[{i}].filePattern"), &item.file_pattern, reason);
         }
     }
 }
@@ -75,37 +76,34 @@ fn times(written: &Configuration, check: &mut Check<'_>) {
         if Mode::of(written) == of { Severity::Error } else { Severity::Warning }
     };
     let (of_iptables, of_ipvs) = (severity(Mode::Iptables), severity(Mode::Ipvs));
-    let (iptables, ipvs) = (At::top("iptables"), At::top("ipvs"));
-    for (at, time, severity) in [
-        (iptables.field("syncPeriod"), written.iptables.sync_period, of_iptables),
-        (iptables.field("minSyncPeriod"), written.iptables.min_sync_period, of_iptables),
-        (ipvs.field("syncPeriod"), written.ipvs.sync_period, of_ipvs),
-        (ipvs.field("minSyncPeriod"), written.ipvs.min_sync_period, of_ipvs),
-        (ipvs.field("tcpTimeout"), written.ipvs.tcp_timeout, of_ipvs),
-        (ipvs.field("tcpFinTimeout"), written.ipvs.tcp_fin_timeout, of_ipvs),
-        (ipvs.field("udpTimeout"), written.ipvs.udp_timeout, of_ipvs),
+    for (field, time, severity) in [
+        ("iptables.syncPeriod", written.iptables.sync_period, of_iptables),
+        ("iptables.minSyncPeriod", written.iptables.min_sync_period, of_iptables),
+        ("ipvs.syncPeriod", written.ipvs.sync_period, of_ipvs),
+        ("ipvs.minSyncPeriod", written.ipvs.min_sync_period, of_ipvs),
+        ("ipvs.tcpTimeout", written.ipvs.tcp_timeout, of_ipvs),
+        ("ipvs.tcpFinTimeout", written.ipvs.tcp_fin_timeout, of_ipvs),
+        ("ipvs.udpTimeout", written.ipvs.udp_timeout, of_ipvs),
     ] {
         if let Some(time) = time.filter(|time| time.get().is_none()) {
-            check.add(severity, at, Some(&time), "negative duration; write a positive one");
+            check.add(severity, field, Some(&time), "negative duration; write a positive one");
         }
     }
 }
 
 /// Validates the prefixes of other modes.
 fn prefixes(written: &Configuration, check: &mut Check<'_>) {
-    let (ipvs, cluster_cidr) = (At::top("ipvs"), At::top("clusterCIDR"));
-    let exclude = ipvs.field("excludeCIDRs");
     let severity =
         if Mode::of(written) == Mode::Ipvs { Severity::Error } else { Severity::Warning };
     for (i, net) in written.ipvs.exclude_cidrs.iter().flatten().enumerate() {
         if let Err(reason) = parse_net(net) {
-            check.add(severity, exclude.index(i), Some(net), reason);
+            check.add(severity, &format!("ipvs.excludeCIDRs[{i}]"), Some(net), reason);
         }
     }
     if !matches!(text(&written.detect_local_mode), None | Some("ClusterCIDR")) {
         for net in text(&written.cluster_cidr).into_iter().flat_map(|nets| nets.split(',')) {
             if let Err(reason) = parse_net(net) {
-                check.add(Severity::Warning, cluster_cidr, Some(&net), reason);
+                check.add(Severity::Warning, "clusterCIDR", Some(&net), reason);
             }
         }
     }

@@ -41,6 +41,7 @@ mod stopwatch;
 #[cfg(test)]
 mod tests;
 mod thread;
+pub(crate) mod trace_table;
 mod transaction;
 mod translate;
 mod unused_chains;

@@ -30,6 +30,9 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
+/// The number of batches whose latencies count: syncs may fail for hours.
+const MAX_BATCHES: usize = 100_000;
+
 /// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
@@ -133,7 +136,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
-                self.batches.push(batch);
+                if self.batches.len() < MAX_BATCHES {
+                    self.batches.push(batch);
+                }
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
                 tracing::trace!("received a changed configuration");

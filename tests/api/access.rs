@@ -5,7 +5,8 @@ use std::process::Output;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{
-    Api, Authority, Case, Kubeconfig, Proxy, Standin, TOKEN, both, standin_only,
+    Answer, Api, Authority, Case, Fault, Kind, Kubeconfig, Proxy, Standin, TOKEN, both,
+    standin_only,
 };
 
 use crate::world::{SHUNT, World};
@@ -21,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let alone = standin_only![
         a_server_where_the_agent_was_started_will_do,
+        missing_rights_are_named,
         a_new_token_is_read,
         a_token_file_comes_before_a_token,
         a_new_authority_is_read,
@@ -125,6 +127,20 @@ fn no_output_holds_a_secret(api: Api) -> Result<()> {
 }
 
 /// The file rotates, and the token beside it in the kubeconfig has long expired.
+fn missing_rights_are_named(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let standin = world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(403)).of(Kind::EndpointSlice));
+    let agent = world.agent()?.spawn()?;
+    agent.wait_for_log(&["WARN", "EndpointSlice", "403", "system:node-proxier"])?;
+    let tables = world.lab.node.output("nft", &["list", "tables"])?;
+    assert_eq!(tables, "", "Services without endpoints would refuse everybody");
+    standin.behave();
+    agent.wait_ready()?;
+    world.assert_web(&ALL);
+    Ok(())
+}
+
 fn a_token_file_comes_before_a_token(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let file = tempfile::NamedTempFile::new()?;

@@ -8,23 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use shunt::source::kubernetes::{Access, ContentType, Source};
 use shunt_core::model::{Balancing, Change};
-use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Request, Verb, both, standin_only};
+use shunt_fake_apiserver::{Api, Case, Kind, Verb, both, standin_only};
 
 use crate::world::World;
 
 pub(crate) fn cases() -> Vec<Case> {
     let both = both![both_encodings_give_the_same_model];
-    let alone = standin_only![
-        protobuf_is_requested_and_json_accepted,
-        configured_json_is_requested,
-        server_without_protobuf_is_followed,
-        garbage_in_protobuf_is_followed_by_json,
-        garbage_in_place_of_pages_is_followed_by_json,
-    ];
+    let alone = standin_only![configured_json_is_requested,];
     [both, alone].concat()
 }
 
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
 const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
 
 /// Objects with all that the agent reads, and much that it does not.
@@ -194,19 +187,6 @@ fn accepted(world: &World, kind: Kind) -> Result<Vec<String>> {
     Ok(of_kind.map(|request| request.accept.clone()).collect())
 }
 
-fn protobuf_is_requested_and_json_accepted(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let agent = world.start()?;
-    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
-    world.mark()?;
-    for kind in KINDS {
-        world.standin()?.wait_for_watch(kind)?;
-        assert_eq!(accepted(&world, kind)?, [PROTOBUF; 2], "{kind}");
-    }
-    assert_eq!(agent.log().matches("decode").count(), 0, "{}", agent.log());
-    Ok(())
-}
-
 fn configured_json_is_requested(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.agent_by_flags().arg("--kube-api-content-type=application/json");
@@ -217,69 +197,4 @@ fn configured_json_is_requested(api: Api) -> Result<()> {
         assert_eq!(accepted(&world, kind)?, ["application/json"; 2], "{kind}");
     }
     world.mark()
-}
-
-fn server_without_protobuf_is_followed(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    world.standin()?.configure(|settings| settings.protobuf = false);
-    let agent = world.start()?;
-    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
-    world.mark()?;
-    world.standin()?.wait_for_watch(Kind::Service)?;
-    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF; 2]);
-    assert_eq!(agent.log().matches("WARN").count(), 0, "{}", agent.log());
-    Ok(())
-}
-
-fn garbage_in_protobuf_is_followed_by_json(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let agent = world.start()?;
-    let (standin, generation) = (world.standin()?, world.generation()?);
-    let garbage: [(Kind, &[u8]); 4] = [
-        // A frame that is too long, one without an event, one with an empty event, and a line.
-        (Kind::Service, &[0x7f, 0xff, 0xff, 0xff]),
-        (Kind::EndpointSlice, &[0, 0, 0, 3, 0xff, 0xff, 0xff]),
-        (Kind::Node, &[0, 0, 0, 0]),
-        (Kind::ServiceCidr, b"{\"type\":\"ADDED\"}\n"),
-    ];
-    for (kind, bytes) in garbage {
-        let before = standin.requests().len();
-        standin.say(kind, bytes)?;
-        let after = |request: &Request| request.kind == Some(kind);
-        standin.wait_until(|requests| requests.iter().skip(before).any(after))?;
-        assert_eq!(accepted(&world, kind)?, [PROTOBUF, PROTOBUF, "application/json"], "{kind}");
-    }
-    agent.wait_for_log(&[
-        "WARN",
-        "protobuf that cannot be decoded",
-        "a frame of 2147483647 bytes",
-    ])?;
-    assert_eq!(world.generation()?, generation);
-    world.mark()?;
-    // Half a frame is no frame, and says nothing about the encoding.
-    let world = World::with_web(Api::Standin(Box::new(shunt_fake_apiserver::Standin::start()?)))?;
-    let _agent = world.start()?;
-    let standin = world.standin()?;
-    standin.say(Kind::Service, [0, 0, 1, 0, 10])?;
-    standin.break_watches(Kind::Service)?;
-    standin.wait_for_requests(3, |request| request.kind == Some(Kind::Service))?;
-    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF; 3]);
-    world.mark()
-}
-
-fn garbage_in_place_of_pages_is_followed_by_json(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let standin = world.standin()?;
-    for body in [&b""[..], b"k8s\0", b"k8s\0\xff", b"{\"kind\":\"ServiceList\"}"] {
-        let garbage = Fault::new(Answer::Protobuf(body.to_vec())).on(Verb::List);
-        standin.misbehave(garbage.of(Kind::Service).times(1));
-        let before = accepted(&world, Kind::Service)?.len();
-        let agent = world.start()?;
-        agent.wait_for_log(&["WARN", "protobuf that cannot be decoded"])?;
-        let since = accepted(&world, Kind::Service)?.split_off(before);
-        assert!(since.ends_with(&["application/json".to_owned()]), "{body:?}: {since:?}");
-        world.assert_web(&["pod-1", "pod-2", "pod-3"]);
-        agent.stop()?;
-    }
-    Ok(())
 }

@@ -163,7 +163,8 @@ fn a_conflict_of_kinds_is_told(api: Api) -> Result<()> {
     let event = wait_for(&world, "FrontendConflict")?;
     assert_eq!(event["regarding"]["name"], "a-grabber");
     let note = event["note"].as_str().unwrap_or_default();
-    for part in ["10.96.0.32:80", "default/b-owner", "ClusterIPs take precedence over ExternalIPs"]
+    for part in
+        ["10.96.0.32:80", "default/b-owner", "ClusterIPs always take precedence over ExternalIPs"]
     {
         assert!(note.contains(part), "{note}");
     }

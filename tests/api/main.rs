@@ -8,7 +8,6 @@ mod changes;
 mod check;
 mod encodings;
 mod events;
-mod faults;
 mod kubeadm;
 mod node;
 mod outages;
@@ -29,7 +28,6 @@ fn main() -> ExitCode {
         ("node", node::cases()),
         ("kubeadm", kubeadm::cases()),
         ("replaced", replaced::cases()),
-        ("faults", faults::cases()),
         ("status", status::cases()),
         ("quarantine", quarantine::cases()),
         ("encodings", encodings::cases()),

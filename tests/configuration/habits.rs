@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory as _, Parser as _};
-use shunt::cli::args::{Arguments, normalized};
+use shunt::agent::args::normalized;
+use shunt::commands::args::Arguments;
 
 const PAGES: [&str; 1] = ["docs/from-kube-proxy.md"];
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use clap::CommandFactory as _;
 use serde_json::Value;
-use shunt::cli::args::Arguments;
+use shunt::commands::args::Arguments;
 
 /// What the program prints.
 fn shunt(arguments: &[&str]) -> String {

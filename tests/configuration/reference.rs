@@ -9,7 +9,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use serde_json::Value;
-use shunt::cli::args::Arguments;
+use shunt::commands::args::Arguments;
 use shunt::config::{Effect, FIELDS, Field, Flag, Flags, load};
 
 #[test]

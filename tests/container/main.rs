@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Capabilities;
 use serde_json::Value;
-use shunt_fake_apiserver::{Gate, Standin, TOKEN};
+use shunt_fake_apiserver::{Alone, Gate, Standin, TOKEN, run_trials, trial};
 use shunt_testbed::{
     Echo, EndpointSlice, Host, Node, Protocol, Service, Topology, http_get, patience,
 };
@@ -50,11 +50,12 @@ fn main() -> ExitCode {
         archive.ok_or_else(|| format!("{IMAGE} names no image; run `cargo xtask container-test`"))
     };
     let ready = image().and_then(|_| Containerd::missing().map_or(Ok(()), Err));
-    shunt_fake_apiserver::run_where_possible(vec![
-        ("agent_in_a_container_serves_the_node", ready.clone(), agent_serves_the_node),
-        ("agent_without_its_capability_names_it", ready.clone(), agent_without_capability_names_it),
-        ("other_users_get_no_capability", ready, other_users_get_no_capability),
-    ])
+    let tests: [Alone; 3] = [
+        ("agent_in_a_container_serves_the_node", agent_serves_the_node),
+        ("agent_without_its_capability_names_it", agent_without_capability_names_it),
+        ("other_users_get_no_capability", other_users_get_no_capability),
+    ];
+    run_trials(1, tests.map(|(name, body)| trial(name, ready.clone(), body)).into())
 }
 
 /// A node of a cluster: the testbed, an API server, and a containerd on the node.

@@ -5,7 +5,6 @@
 //! add a scenario.
 
 mod conntrack;
-mod differential;
 mod endpoints;
 mod frontends;
 mod kernel;

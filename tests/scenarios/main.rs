@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::{env, iter};
 
 use anyhow::{Context, Result};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use shunt_fake_apiserver::{Kubernetes, conclude_by, kubernetes};
+use libtest_mimic::{Arguments, Failed, Trial};
+use shunt_fake_apiserver::{Kubernetes, conclude, kubernetes, trial};
 
 use crate::language::Scenario;
 use crate::subject::Kind;
@@ -67,8 +67,7 @@ fn main() -> ExitCode {
         };
         names.is_empty() || names.iter().any(is_meant)
     });
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    conclude_by(&conclusion, Kubernetes::installed_with(&["kube-proxy"]))
+    conclude(&libtest_mimic::run(&arguments, trials))
 }
 
 fn trials() -> Result<Vec<Trial>> {
@@ -77,8 +76,7 @@ fn trials() -> Result<Vec<Trial>> {
         for scenario in language::parse(text).with_context(|| format!("{file}.yaml"))? {
             let name = format!("{file}::{}", scenario.scenario);
             let own = scenario.clone();
-            let test = move || run::run(&own, Kind::Manifests, None).map_err(failed);
-            plain.push(Trial::test(name.clone(), test));
+            plain.push(trial(&name, Ok(()), move || run::run(&own, Kind::Manifests, None)));
             if scenario.not_api.is_some() {
                 continue;
             }
@@ -94,18 +92,9 @@ fn trials() -> Result<Vec<Trial>> {
 }
 
 fn with_api(name: &str, scenario: Scenario, kind: Kind) -> Trial {
-    let test = move || match Kubernetes::installed_with(&["kube-proxy"]) {
-        Err(reason) => Ok(Completion::ignored_with(reason)),
-        Ok(_) => {
-            let kubernetes = kubernetes().map_err(failed)?;
-            let ran = run::run(&scenario, kind, Some(&kubernetes));
-            ran.map_err(failed).map(|()| Completion::Completed)
-        }
-    };
+    let ready = Kubernetes::installed_with(&["kube-proxy"]).map(drop);
     let label = if kind == Kind::KubeProxy { "kube-proxy" } else { "kube-apiserver" };
-    Trial::ignorable_test(format!("{label}::{name}"), test)
-}
-
-fn failed(error: anyhow::Error) -> Failed {
-    Failed::from(format!("{error:?}"))
+    trial(format!("{label}::{name}"), ready, move || {
+        run::run(&scenario, kind, Some(&*kubernetes()?))
+    })
 }

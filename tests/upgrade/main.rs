@@ -13,7 +13,7 @@ mod world;
 
 use std::process::ExitCode;
 
-use shunt_fake_apiserver::{Alone, run_where_possible};
+use shunt_fake_apiserver::{Alone, run_trials, trial};
 
 use world::previous;
 
@@ -35,8 +35,8 @@ const TESTS: [Alone; 13] = [
 ];
 
 fn main() -> ExitCode {
-    let with_agent = |&(name, body): &Alone| (name, previous().map(drop), body);
+    let with_agent = |&(name, body): &Alone| trial(name, previous().map(drop), body);
     let mut tests: Vec<_> = TESTS.iter().map(with_agent).collect();
-    tests.push(("manifests::applied", manifests::ready(), manifests::applied));
-    run_where_possible(tests)
+    tests.push(trial("manifests::applied", manifests::ready(), manifests::applied));
+    run_trials(1, tests)
 }

@@ -11,6 +11,7 @@
 //! ones stay.
 
 mod api;
+pub(in crate::commands) mod command;
 mod configuration;
 mod conntrack;
 mod forward_policy;

@@ -80,13 +80,10 @@ fn kube_proxy(facts: &Facts) -> Line {
         return Line::ok(NAME, "no process visible, no rules");
     }
     let remedy = match found.processes.is_empty() {
-        false => {
-            "stop it before shunt starts here, then run `shunt cleanup --kube-proxy --keep-own` \
-             beside shunt"
-        }
+        false => "stop it, start shunt here, then run `shunt cleanup --kube-proxy --keep-own`",
         true => {
-            "if kube-proxy still runs here (its process is visible only with hostPID), stop it; run \
-             `shunt cleanup --kube-proxy --keep-own` beside shunt"
+            "if kube-proxy still runs here (its process is visible only with hostPID), stop it; with \
+             shunt running, run `shunt cleanup --kube-proxy --keep-own`"
         }
     };
     let guide = found.guide().map(|guide| format!("; see {guide} for what changes"));

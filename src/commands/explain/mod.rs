@@ -6,6 +6,7 @@
 //!
 //! Reads only. A probe sends one packet, as any client would.
 
+pub(in crate::commands) mod command;
 pub mod facts;
 pub mod judge;
 mod others;

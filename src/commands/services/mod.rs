@@ -6,6 +6,7 @@
 //! Field names of the JSON are an interface, described in `docs/json.md`: new ones may come,
 //! existing ones stay.
 
+pub(in crate::commands) mod command;
 pub mod connections;
 mod kernel;
 mod picture;

@@ -7,6 +7,7 @@
 //! Must not know: the objects of the cluster. Rules of shunt are recognised by the plan of the
 //! running agent, which the caller asks for.
 
+pub(in crate::commands) mod command;
 mod follow;
 mod packets;
 mod report;
@@ -20,10 +21,7 @@ use shunt_core::model::Protocol;
 pub use follow::{Ended, Limits, Tracer};
 pub use packets::{Outcome, Packet, Packets, Reply, Step};
 pub use report::{Report, StepReport};
-pub use table::{TraceTable, remove_orphans};
-
-/// The name of the tables, `ip shunt-trace` and `ip6 shunt-trace`.
-pub const TABLE: &str = "shunt-trace";
+pub use table::TraceTable;
 
 /// The packets to trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, Verdict};
 
-use super::TABLE;
 use super::table::Marker;
+use crate::dataplane::trace_table::TABLE;
 
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
 const QUIET: Duration = Duration::from_secs(1);

@@ -10,11 +10,11 @@ use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
     TABLE_OWNER, Wanted,
 };
-use nfnetlink::socket::{Bus, sockets};
 use nix::errno::Errno;
 use shunt_core::model::Protocol;
 
-use super::{TABLE, Target};
+use super::Target;
+use crate::dataplane::trace_table::{TABLE, comment, orphan};
 
 /// Before connection tracking, and before other chains of priority raw.
 const RAW: i32 = -301;
@@ -133,53 +133,6 @@ impl Drop for TraceTable {
 fn is_about_flags(refusal: &Refusal) -> bool {
     let about_table = refusal.table == TABLE && refusal.object.is_empty();
     about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
-}
-
-/// The comment names the netlink port of the command, by which others see whether it still runs.
-fn comment(port: u32) -> String {
-    format!("{COMMENT}{port}")
-}
-
-const COMMENT: &str = "shunt trace, netlink port ";
-
-/// Returns true if a table of a killed command exists, false if there is no table.
-fn orphan(kernel: &mut dyn Kernel, family: Family) -> Result<bool, Error> {
-    let Some(found) = kernel.table(family, TABLE)? else { return Ok(false) };
-    let port = found.comment.as_deref().and_then(|text| text.strip_prefix(COMMENT)?.parse().ok());
-    // Without a list of sockets, a table without an owner counts as one of a killed command.
-    let alive = sockets(Bus::Netfilter).unwrap_or_default();
-    match found.owner.or(port.filter(|port| alive.contains_key(port))) {
-        Some(port) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
-        None => Ok(true),
-    }
-}
-
-/// Deletes the tables of commands that were killed on kernels before 5.12. Returns their number.
-///
-/// # Errors
-/// If the kernel refuses a listing or the deletion.
-pub fn remove_orphans() -> Result<usize, Error> {
-    remove_orphans_of(&mut Socket::open()?)
-}
-
-fn remove_orphans_of(kernel: &mut dyn Kernel) -> Result<usize, Error> {
-    let mut batch = Batch::new(None);
-    let mut count = 0;
-    for family in [Family::Ip, Family::Ip6] {
-        match orphan(kernel, family) {
-            // A command that runs deletes its table itself.
-            Ok(false) | Err(Error::Owned { .. }) => {}
-            Ok(true) => {
-                batch.delete_table(family, TABLE);
-                count += 1;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    if count > 0 {
-        kernel.commit(&batch.finish())?;
-    }
-    Ok(count)
 }
 
 const KEY: Register = Register(0);
@@ -313,6 +266,9 @@ mod tests {
     use shunt_fake_nftables::{Features, Namespace};
 
     use super::*;
+    use nfnetlink::socket::Bus;
+
+    use crate::dataplane::trace_table::remove_orphans;
 
     fn target(to: &str) -> Target {
         Target { to: to.parse().expect("address:port"), protocol: Protocol::Tcp, from: None }
@@ -333,7 +289,7 @@ mod tests {
             assert_eq!(table(&namespace, family), Some((TABLE_OWNER, Some(socket.port()))));
             let second = create(&mut namespace.open(), &target(to), 1, true);
             assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
-            assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(0)));
+            assert!(matches!(remove_orphans(&mut namespace.open()), Ok(0)));
             drop(socket);
             assert_eq!(table(&namespace, family), None);
         }
@@ -350,7 +306,7 @@ mod tests {
             create(&mut namespace.open_at(u32::MAX - 7), &to, 1, true).expect("a table");
             assert_eq!(table(&namespace, Family::Ip), Some((0, None)));
         }
-        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(1)));
+        assert!(matches!(remove_orphans(&mut namespace.open()), Ok(1)));
         assert_eq!(table(&namespace, Family::Ip), None);
     }
 
@@ -363,9 +319,9 @@ mod tests {
         create(&mut namespace.open_at(alive.port()), &to, 1, true)?;
         let second = create(&mut namespace.open(), &to, 1, true);
         assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
-        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(0)));
+        assert!(matches!(remove_orphans(&mut namespace.open()), Ok(0)));
         drop(alive);
-        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(1)));
+        assert!(matches!(remove_orphans(&mut namespace.open()), Ok(1)));
         Ok(())
     }
 }

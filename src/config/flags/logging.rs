@@ -2,8 +2,7 @@
 //!
 //! The last ones are klog's until Kubernetes 1.25; old command lines still have them.
 
-use super::{Flag, ignored, ignored_switch, switch, text, vmodule};
-use crate::config::raw::{FlushFrequency, GoDuration};
+use super::{Flag, Kind};
 
 const KLOG: &str = "all logs go to stderr";
 
@@ -12,10 +11,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "logging-format",
         "text|json",
         "logging.format",
-        |draft, value| match value {
-            "text" | "json" => text(&mut draft.configuration.logging.format, value),
-            _ => Err("unknown format; write text or json".to_owned()),
-        },
+        Kind::Word(log_format),
         "The log format: text, or json with one object per line.",
     )
     .logging(),
@@ -23,7 +19,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "v",
         "LEVEL",
         "logging.verbosity",
-        |draft, value| super::number(&mut draft.configuration.logging.verbosity, value),
+        Kind::Number(0, u32::MAX as i64),
         "Log level: 0 start, stop and problems; 2 also commits, 4 steps, 8 API requests.",
     )
     .logging(),
@@ -31,7 +27,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "vmodule",
         "PATTERNS",
         "logging.vmodule",
-        |draft, value| vmodule(&mut draft.configuration.logging.vmodule, value),
+        Kind::Patterns,
         "Levels for source files of kube-proxy.",
     )
     .logging(),
@@ -39,11 +35,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-flush-frequency",
         "DURATION",
         "logging.flushFrequency",
-        |draft, value| {
-            let frequency = FlushFrequency(GoDuration::parse(value)?);
-            draft.configuration.logging.flush_frequency = Some(frequency);
-            Ok(())
-        },
+        Kind::Duration,
         "How often buffered lines are written.",
     )
     .logging(),
@@ -51,7 +43,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-text-split-stream",
         "",
         "logging.options.text.splitStream",
-        |draft, value| switch(&mut draft.configuration.logging.options.text.split_stream, value),
+        Kind::Switch,
         "Errors to stderr, the rest to stdout.",
     )
     .logging(),
@@ -59,10 +51,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-text-info-buffer-size",
         "BYTES",
         "logging.options.text.infoBufferSize",
-        |draft, value| {
-            draft.configuration.logging.options.text.info_buffer_size = Some(value.into());
-            Ok(())
-        },
+        Kind::Text,
         "Buffer for split streams.",
     )
     .logging(),
@@ -70,7 +59,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-json-split-stream",
         "",
         "logging.options.json.splitStream",
-        |draft, value| switch(&mut draft.configuration.logging.options.json.split_stream, value),
+        Kind::Switch,
         "Errors to stderr, the rest to stdout.",
     )
     .logging(),
@@ -78,10 +67,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-json-info-buffer-size",
         "BYTES",
         "logging.options.json.infoBufferSize",
-        |draft, value| {
-            draft.configuration.logging.options.json.info_buffer_size = Some(value.into());
-            Ok(())
-        },
+        Kind::Text,
         "Buffer for split streams.",
     )
     .logging(),
@@ -99,13 +85,20 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 const fn klog(name: &'static str, value: &'static str) -> Flag {
-    Flag::new(name, value, "", ignored, "A flag of earlier kube-proxy versions.")
+    Flag::new(name, value, "", Kind::Text, "A flag of earlier kube-proxy versions.")
         .logging()
         .without_effect(KLOG)
 }
 
 const fn klog_switch(name: &'static str) -> Flag {
-    Flag::new(name, "", "", ignored_switch, "A flag of earlier kube-proxy versions.")
+    Flag::new(name, "", "", Kind::Switch, "A flag of earlier kube-proxy versions.")
         .logging()
         .without_effect(KLOG)
+}
+
+fn log_format(word: &str) -> Result<(), String> {
+    match word {
+        "text" | "json" => Ok(()),
+        _ => Err("unknown format; write text or json".to_owned()),
+    }
 }

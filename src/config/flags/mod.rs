@@ -1,11 +1,13 @@
-//! kube-proxy's flags as data: name, field of the configuration, and the change to it.
+//! kube-proxy's flags as data: name, field of the configuration, and kind of value.
 
 mod logging;
 mod others;
 mod settings;
 
+use serde_json::{Value, json};
+
 use super::fields;
-use super::raw::{Configuration, GoDuration, VModule};
+use super::raw::{Configuration, GoDuration};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A flag of kube-proxy, or of shunt, that sets a field.
@@ -27,7 +29,77 @@ pub struct Flag {
     pub is_logging: bool,
     /// Why it has no effect, if the field does not say so.
     reason: &'static str,
-    set: fn(&mut Draft, &str) -> Result<(), String>,
+    /// True if its value does not become that of the field as it is.
+    is_apart: bool,
+    kind: Kind,
+}
+
+/// The kind of a flag's value.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Text,
+    /// As for kube-proxy, an empty name does not override that of a file.
+    Name,
+    Switch,
+    /// A whole number in this range.
+    Number(i64, i64),
+    Rate,
+    Duration,
+    /// A duration that must not be zero: in a file zero means the default, in a flag it is an error.
+    Period,
+    /// Texts with commas in between, which extend the list.
+    List,
+    /// A text that the function accepts.
+    Word(fn(&str) -> Result<(), String>),
+    /// Names with truth values, which extend the mapping.
+    Gates,
+    /// Patterns with levels, which come before those of a file.
+    Patterns,
+}
+
+const NUMBER: Kind = Kind::Number(i32::MIN as i64, i32::MAX as i64);
+
+impl Kind {
+    /// Returns the value in a file.
+    fn parse(self, text: &str) -> Result<Value, String> {
+        let number = "not a number in the valid range";
+        let items = text.split(',').filter(|item| !item.is_empty());
+        match self {
+            Kind::Text | Kind::Name => {}
+            Kind::Word(check) => check(text)?,
+            Kind::Switch => return parse_bool(text).map(Value::from),
+            Kind::Number(from, to) => {
+                let found = text.parse::<i64>().ok().filter(|found| (from..=to).contains(found));
+                return found.map(Value::from).ok_or_else(|| number.to_owned());
+            }
+            Kind::Rate => {
+                return text.parse::<f32>().map(Value::from).map_err(|_| number.to_owned());
+            }
+            Kind::Duration => drop(GoDuration::parse(text)?),
+            Kind::Period if GoDuration::parse(text)?.is_zero() => {
+                return Err("must be longer than zero".to_owned());
+            }
+            Kind::Period => {}
+            Kind::List => return Ok(items.collect()),
+            Kind::Gates => {
+                let gate = |gate: &str| -> Result<(String, Value), String> {
+                    let (name, on) = gate.split_once('=').ok_or("not a list such as Name=true")?;
+                    Ok((name.trim().to_owned(), Value::from(parse_bool(on.trim())?)))
+                };
+                return items.map(gate).collect::<Result<_, _>>().map(Value::Object);
+            }
+            Kind::Patterns => {
+                let pattern = |item: &str| {
+                    let (pattern, level) = item.split_once('=')?;
+                    let level = level.parse::<u32>().ok()?;
+                    Some(json!({ "filePattern": pattern, "verbosity": level }))
+                };
+                let patterns = items.map(pattern).collect::<Option<_>>().map(Value::Array);
+                return patterns.ok_or_else(|| "not a list such as pattern=2,other=4".to_owned());
+            }
+        }
+        Ok(text.into())
+    }
 }
 
 impl Flag {
@@ -35,7 +107,7 @@ impl Flag {
         name: &'static str,
         value: &'static str,
         field: &'static str,
-        set: fn(&mut Draft, &str) -> Result<(), String>,
+        kind: Kind,
         help: &'static str,
     ) -> Flag {
         Flag {
@@ -47,8 +119,13 @@ impl Flag {
             is_own: false,
             is_logging: false,
             reason: "",
-            set,
+            is_apart: false,
+            kind,
         }
+    }
+
+    const fn apart(self) -> Flag {
+        Flag { is_apart: true, ..self }
     }
 
     const fn beside_file(self) -> Flag {
@@ -93,31 +170,36 @@ impl Flag {
         }
     }
 
+    /// Sets the field, or extends it.
+    fn set(&self, configuration: &mut Value, value: Value) {
+        let is_no_name = matches!(self.kind, Kind::Name) && value == "";
+        if self.is_apart || self.field.is_empty() || is_no_name {
+            return;
+        }
+        let mut names = self.field.split('.');
+        let Some(field) = names.try_fold(configuration, |value, name| match value {
+            Value::Object(fields) => Some(fields.entry(name).or_insert(Value::Null)),
+            _ => None,
+        }) else {
+            return;
+        };
+        match (field, value, self.kind) {
+            (Value::Array(items), Value::Array(new), Kind::Patterns) => {
+                drop(items.splice(0..0, new));
+            }
+            (Value::Array(items), Value::Array(new), _) => items.extend(new),
+            (Value::Object(fields), Value::Object(new), _) => fields.extend(new),
+            (field, value, _) => *field = value,
+        }
+    }
+
     /// Validates a value by itself, without the other flags.
     ///
     /// # Errors
     /// The problem, for a person.
     pub fn check(&self, value: &str) -> Result<(), String> {
-        (self.set)(&mut Draft::default(), value)
+        self.kind.parse(value).map(drop)
     }
-}
-
-/// A configuration that is being made from flags, with values that have no field in it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Draft {
-    pub(super) configuration: Configuration,
-    pub(super) master: Option<String>,
-    healthz_port: Option<u16>,
-    metrics_port: Option<u16>,
-    iptables: Periods,
-    ipvs: Periods,
-}
-
-/// The flags for iptables and for IPVS set the same two times, each in its mode.
-#[derive(Debug, Clone, Default)]
-struct Periods {
-    sync: Option<GoDuration>,
-    min_sync: Option<GoDuration>,
 }
 
 /// The flags of a command line, in their order.
@@ -149,15 +231,14 @@ impl Flags {
     }
 
     /// Makes a configuration of flags without a file.
-    pub(super) fn alone(&self, problems: &mut Vec<Diagnostic>) -> Draft {
-        let mut draft = Draft::default();
-        self.apply(|_| true, &mut draft, problems);
+    pub(super) fn alone(&self, problems: &mut Vec<Diagnostic>) -> Configuration {
+        let mut made = self.apply(|_| true, Configuration::default(), problems);
         let ports = [
-            (draft.healthz_port, &mut draft.configuration.healthz_bind_address),
-            (draft.metrics_port, &mut draft.configuration.metrics_bind_address),
+            (self.last("healthz-port"), &mut made.healthz_bind_address),
+            (self.last("metrics-port"), &mut made.metrics_bind_address),
         ];
         for (port, address) in ports {
-            match (port, &address) {
+            match (port.and_then(|port| port.parse::<u16>().ok()), &address) {
                 (Some(0), _) => *address = Some(String::new()),
                 // kube-proxy's default address has a port, so that there another one has no effect.
                 (Some(port), Some(ip)) if ip.parse::<std::net::IpAddr>().is_ok() => {
@@ -167,17 +248,21 @@ impl Flags {
                 _ => {}
             }
         }
-        let ipvs = draft.configuration.mode.as_deref() == Some("ipvs");
-        let periods = if ipvs { &draft.ipvs } else { &draft.iptables };
-        draft.configuration.nftables.sync_period = periods.sync;
-        draft.configuration.nftables.min_sync_period = periods.min_sync;
-        draft
+        // The flags for iptables and for IPVS set the same two times, each in its mode.
+        let mode = if made.mode.as_deref() == Some("ipvs") { "ipvs" } else { "iptables" };
+        let time = |name: &str| GoDuration::parse(self.last(&format!("{mode}-{name}"))?).ok();
+        made.nftables.sync_period = time("sync-period");
+        made.nftables.min_sync_period = time("min-sync-period");
+        made
     }
 
     /// Applies the flags that count with a file to it, and warns of the others.
-    pub(super) fn beside(&self, file: Configuration, problems: &mut Vec<Diagnostic>) -> Draft {
-        let mut draft = Draft { configuration: file, ..Draft::default() };
-        self.apply(|flag| flag.beside_file, &mut draft, problems);
+    pub(super) fn beside(
+        &self,
+        file: Configuration,
+        problems: &mut Vec<Diagnostic>,
+    ) -> Configuration {
+        let made = self.apply(|flag| flag.beside_file, file, problems);
         for (flag, value) in self.0.iter().filter(|(flag, _)| !flag.beside_file) {
             let reason = match flag.field {
                 "" => "has no effect with --config".to_owned(),
@@ -186,21 +271,27 @@ impl Flags {
             let problem = Diagnostic::new(Severity::Warning, path(flag), reason);
             problems.push(problem.with_value(value));
         }
-        draft
+        made
     }
 
     fn apply(
         &self,
         counts: impl Fn(&Flag) -> bool,
-        draft: &mut Draft,
+        configuration: Configuration,
         problems: &mut Vec<Diagnostic>,
-    ) {
+    ) -> Configuration {
+        let mut made = serde_json::to_value(&configuration).unwrap_or_default();
         let mut idle: Vec<String> = Vec::new();
-        for (flag, value) in self.0.iter().filter(|(flag, _)| counts(flag)) {
-            if let Err(reason) = (flag.set)(draft, value) {
-                let problem = Diagnostic::new(Severity::Error, path(flag), reason);
-                problems.push(problem.with_value(value));
-            } else if let Some(reason) = flag.without_effect_because() {
+        for (flag, text) in self.0.iter().filter(|(flag, _)| counts(flag)) {
+            match flag.kind.parse(text) {
+                Ok(value) => flag.set(&mut made, value),
+                Err(reason) => {
+                    let problem = Diagnostic::new(Severity::Error, path(flag), reason);
+                    problems.push(problem.with_value(text));
+                    continue;
+                }
+            }
+            if let Some(reason) = flag.without_effect_because() {
                 idle.push(format!("--{} ({reason})", flag.name));
             }
         }
@@ -209,6 +300,7 @@ impl Flags {
             let note = format!("flags accepted without effect: {}", idle.join(", "));
             problems.push(Diagnostic::new(Severity::Note, FieldPath::default(), note));
         }
+        serde_json::from_value(made).unwrap_or(configuration)
     }
 
     /// Replaces the name of a field by that of its flag.
@@ -225,17 +317,6 @@ fn path(flag: &Flag) -> FieldPath {
     FieldPath::top(&format!("--{}", flag.name))
 }
 
-fn text(field: &mut Option<String>, value: &str) -> Result<(), String> {
-    *field = Some(value.to_owned());
-    Ok(())
-}
-
-/// Sets a field to a truth value.
-fn switch(field: &mut bool, value: &str) -> Result<(), String> {
-    *field = parse_bool(value)?;
-    Ok(())
-}
-
 /// Parses a truth value as Go's `strconv.ParseBool` does.
 ///
 /// # Errors
@@ -246,52 +327,4 @@ pub fn parse_bool(value: &str) -> Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("not a truth value; write true or false".to_owned()),
     }
-}
-
-fn number<T: std::str::FromStr>(field: &mut Option<T>, value: &str) -> Result<(), String> {
-    *field = Some(value.parse().map_err(|_| "not a number in the valid range".to_owned())?);
-    Ok(())
-}
-
-fn duration(field: &mut Option<GoDuration>, value: &str) -> Result<(), String> {
-    *field = Some(GoDuration::parse(value)?);
-    Ok(())
-}
-
-/// Parses a duration that must not be zero: in a file zero means the default, in a flag it is an
-/// error.
-fn period(field: &mut Option<GoDuration>, value: &str) -> Result<(), String> {
-    duration(field, value)?;
-    match field {
-        Some(period) if period.is_zero() => Err("must be longer than zero".to_owned()),
-        _ => Ok(()),
-    }
-}
-
-fn list(field: &mut Vec<String>, value: &str) -> Result<(), String> {
-    field.extend(value.split(',').filter(|item| !item.is_empty()).map(str::to_owned));
-    Ok(())
-}
-
-fn vmodule(field: &mut Vec<VModule>, value: &str) -> Result<(), String> {
-    let item = |item: &str| {
-        let (pattern, level) = item.split_once('=')?;
-        Some(VModule { file_pattern: pattern.to_owned(), verbosity: level.parse().ok()? })
-    };
-    let items: Option<Vec<VModule>> =
-        value.split(',').filter(|part| !part.is_empty()).map(item).collect();
-    let items = items.ok_or("not a list such as pattern=2,other=4")?;
-    // Flags come before the file.
-    field.splice(0..0, items);
-    Ok(())
-}
-
-/// Accepts any value.
-fn ignored(_: &mut Draft, _: &str) -> Result<(), String> {
-    Ok(())
-}
-
-/// Accepts any truth value.
-fn ignored_switch(_: &mut Draft, value: &str) -> Result<(), String> {
-    parse_bool(value).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing with answers of an API server: see [`crate::cli::fuzz`].
+//! Entry points for fuzzing with answers of an API server: see [`crate::commands::fuzz`].
 
 use std::time::SystemTime;
 

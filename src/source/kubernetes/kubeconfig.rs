@@ -3,15 +3,14 @@
 //! A kubeconfig holds secrets, and a secret may stand in a wrong field. So no error quotes a value
 //! of the file: an error names the file, the line, the field and the problem.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 use kube::Config;
 use kube::client::{ConfigExt, RustlsTlsError};
-use kube::config::{self, Kubeconfig, KubeconfigError, LoadDataError};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError, LoadDataError};
+use secrecy::ExposeSecret;
+use serde_json::Value;
 
 use super::proxy::Proxy;
 use super::server_name::server_name;
@@ -20,81 +19,15 @@ use crate::source::spanned_yaml::{
     Diagnostic, Document, FieldPath, Segment, Severity, parse_leniently, typed,
 };
 
+/// The fields of a user that name programs.
+const PROGRAMS: [&str; 2] = ["exec", "auth-provider"];
+
 /// The server and the user of a kubeconfig.
 pub(super) struct Found {
     pub(super) config: Config,
     pub(super) token: Token,
     /// The proxy of `proxy-url`.
     pub(super) proxy: Option<Proxy>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct File {
-    kind: Option<String>,
-    current_context: Option<String>,
-    contexts: Option<Vec<NamedContext>>,
-    clusters: Option<Vec<NamedCluster>>,
-    users: Option<Vec<NamedUser>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedContext {
-    name: String,
-    context: Option<Context>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Context {
-    cluster: Option<String>,
-    user: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedCluster {
-    name: String,
-    cluster: Option<Cluster>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct Cluster {
-    server: Option<String>,
-    insecure_skip_tls_verify: Option<bool>,
-    certificate_authority: Option<String>,
-    certificate_authority_data: Option<String>,
-    proxy_url: Option<String>,
-    tls_server_name: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedUser {
-    name: String,
-    user: Option<User>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct User {
-    username: Option<String>,
-    password: Option<String>,
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<String>,
-    client_certificate: Option<String>,
-    client_certificate_data: Option<String>,
-    client_key: Option<String>,
-    client_key_data: Option<String>,
-    r#as: Option<String>,
-    as_uid: Option<String>,
-    as_groups: Option<Vec<String>>,
-    as_user_extra: Option<HashMap<String, Vec<String>>>,
-    auth_provider: Option<IgnoredAny>,
-    exec: Option<IgnoredAny>,
 }
 
 /// Reads a kubeconfig. `master` replaces the URL of its server.
@@ -134,150 +67,166 @@ impl Reader<'_> {
     }
 
     fn read(&self) -> Result<Found, Box<Diagnostic>> {
-        let value = self.document.value();
+        let mut value = self.document.value();
         if !value.is_object() {
             return Err(self.wrong(FieldPath::default(), "must be a mapping"));
         }
-        let file: File = typed(&value.to_string())
-            .map_err(|error| self.wrong(known(&error.field), error.reason))?;
-        if file.kind.is_some_and(|kind| !kind.is_empty() && kind != "Config") {
+        // Whatever they are, they are refused.
+        for user in value["users"].as_array_mut().into_iter().flatten() {
+            if let Some(user) = user.get_mut("user").and_then(Value::as_object_mut) {
+                user.retain(|name, _| !PROGRAMS.contains(&name.as_str()));
+            }
+        }
+        let mut file: Kubeconfig = typed(&value.to_string())
+            .map_err(|error| self.wrong(error.field.first(4), error.reason))?;
+        if file.kind.as_ref().is_some_and(|kind| !kind.is_empty() && kind != "Config") {
             return Err(self.wrong(FieldPath::top("kind"), "must be Config in a kubeconfig"));
         }
-        let Some(current) = file.current_context.filter(|name| !name.is_empty()) else {
+        let Some(current) = file.current_context.clone().filter(|name| !name.is_empty()) else {
             let reason = "missing; name the context to be used";
             return Err(self.wrong(FieldPath::top("current-context"), reason));
         };
-        let contexts = file.contexts.unwrap_or_default();
-        let Some((number, context)) =
-            contexts.into_iter().enumerate().find(|(_, context)| context.name == current)
-        else {
+        let Some(number) = file.contexts.iter().position(|context| context.name == current) else {
             let reason = "names a context that is not in contexts";
             return Err(self.wrong(FieldPath::top("current-context"), reason));
         };
-        let context = context.context.unwrap_or_default();
-        let cluster_name = context.cluster.unwrap_or_default();
-        let mut clusters = file.clusters.unwrap_or_default().into_iter().enumerate();
-        let Some((cluster_number, cluster)) =
-            clusters.find(|(_, cluster)| cluster.name == cluster_name)
-        else {
-            let mut field = element("contexts", number, "context");
-            field.push(Segment::Field("cluster".into()));
-            return Err(self.wrong(field, "names a cluster that is not in clusters"));
+        let at_context = Selected { list: "contexts", number, inner: "context" };
+        let context = file.contexts[number].context.clone().unwrap_or_default();
+        let Some(number) = file.clusters.iter().position(|it| it.name == context.cluster) else {
+            let reason = "names a cluster that is not in clusters";
+            return Err(self.wrong(at_context.field("cluster"), reason));
         };
+        let at_cluster = Selected { list: "clusters", number, inner: "cluster" };
+        let mut cluster = file.clusters[number].cluster.take().unwrap_or_default();
         // Like in client-go, a missing user has no credentials.
-        let mut users = file.users.unwrap_or_default().into_iter().enumerate();
-        let user = context.user.and_then(|name| users.find(|(_, user)| user.name == name));
-        let (user_number, user) = user.unwrap_or_default();
-        self.found(
-            &Selected { list: "clusters", number: cluster_number, inner: "cluster" },
-            cluster.cluster.unwrap_or_default(),
-            &Selected { list: "users", number: user_number, inner: "user" },
-            user.user.unwrap_or_default(),
-        )
+        let number = file.auth_infos.iter().position(|it| context.user.as_ref() == Some(&it.name));
+        let mut user =
+            number.and_then(|it| file.auth_infos[it].auth_info.take()).unwrap_or_default();
+        let at_user = Selected { list: "users", number: number.unwrap_or_default(), inner: "user" };
+        let (token, proxy) = self.prepare(&at_cluster, &mut cluster, &at_user, &mut user)?;
+        file.clusters[at_cluster.number].cluster = Some(cluster.clone());
+        if let Some(number) = number {
+            file.auth_infos[number].auth_info = Some(user);
+        }
+        let config = self.load(file, &at_cluster, &cluster, &at_user)?;
+        Ok(Found { config, token, proxy })
     }
 
-    fn found(
+    /// Checks the fields, and makes of them what kube can read: files by their whole paths, and
+    /// neither a token nor a proxy, which are not left to kube.
+    fn prepare(
         &self,
         at_cluster: &Selected,
-        cluster: Cluster,
+        cluster: &mut Cluster,
         at_user: &Selected,
-        user: User,
-    ) -> Result<Found, Box<Diagnostic>> {
-        for (given, field) in
-            [(user.exec.is_some(), "exec"), (user.auth_provider.is_some(), "auth-provider")]
-        {
-            if given {
+        user: &mut AuthInfo,
+    ) -> Result<(Token, Option<Proxy>), Box<Diagnostic>> {
+        for field in PROGRAMS {
+            let field = at_user.field(field);
+            if self.document.describe(&field).is_some_and(|it| it != "null") {
                 let reason = "shunt starts no programs to get credentials; give the user a token, a \
                               tokenFile or a client certificate";
-                return Err(self.wrong(at_user.field(field), reason));
+                return Err(self.wrong(field, reason));
             }
         }
-        let has = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
-        let basic = has(&user.username) || has(&user.password);
-        if basic && (has(&user.token) || has(&user.token_file)) {
+        for text in [
+            &mut cluster.server,
+            &mut cluster.certificate_authority,
+            &mut cluster.certificate_authority_data,
+            &mut cluster.proxy_url,
+            &mut cluster.tls_server_name,
+            &mut user.username,
+            &mut user.token_file,
+            &mut user.client_certificate,
+            &mut user.client_certificate_data,
+            &mut user.client_key,
+            &mut user.impersonate,
+            &mut user.impersonate_uid,
+        ] {
+            text.take_if(|text| text.is_empty());
+        }
+        for secret in [&mut user.password, &mut user.token, &mut user.client_key_data] {
+            secret.take_if(|secret| secret.expose_secret().is_empty());
+        }
+        let is_basic = user.username.is_some() || user.password.is_some();
+        if is_basic && (user.token.is_some() || user.token_file.is_some()) {
             let reason = "set together with a token; give the user one of the two";
             return Err(self.wrong(at_user.field("username"), reason));
         }
-        let tls = has(&cluster.certificate_authority)
-            || has(&cluster.certificate_authority_data)
-            || has(&user.client_certificate)
-            || has(&user.client_certificate_data)
+        let tls = cluster.certificate_authority.is_some()
+            || cluster.certificate_authority_data.is_some()
+            || user.client_certificate.is_some()
+            || user.client_certificate_data.is_some()
             || cluster.insecure_skip_tls_verify == Some(true);
-        let server = match (self.master, &cluster.server) {
+        let url = match (self.master, &cluster.server) {
             (Some(url), _) => server(url, tls).map_err(|reason| {
                 problem(self.path, None, FieldPath::default(), format!("--master {reason}"))
             })?,
-            (None, Some(url)) if !url.is_empty() => {
+            (None, Some(url)) => {
                 server(url, tls).map_err(|reason| self.wrong(at_cluster.field("server"), reason))?
             }
-            (None, _) => {
+            (None, None) => {
                 let reason = "missing; give the URL of the API server";
                 return Err(self.wrong(at_cluster.field("server"), reason));
             }
         };
-        let proxy = match cluster.proxy_url.as_deref().filter(|url| !url.is_empty()) {
-            None => None,
-            Some(url) => Some(Proxy::parse(url).ok_or_else(|| {
+        cluster.server = Some(url.to_string());
+        let proxy = cluster.proxy_url.as_deref().map(|url| {
+            Proxy::parse(url).ok_or_else(|| {
                 let reason = "is not a URL such as http://proxy:3128 (http, https or socks5)";
                 self.wrong(at_cluster.field("proxy-url"), reason)
-            })?),
-        };
-        let files = [
-            (at_cluster.field("certificate-authority"), cluster.certificate_authority.clone()),
-            (at_user.field("client-certificate"), user.client_certificate.clone()),
-            (at_user.field("client-key"), user.client_key.clone()),
-        ];
-        for (field, value) in files {
-            self.check_file(field, value.as_deref())?;
+            })
+        });
+        let proxy = proxy.transpose()?;
+        // Keeps kube from reading the environment; `proxy` selects the proxy.
+        cluster.proxy_url = Some("http://proxy.invalid".to_owned());
+        for (field, file) in [
+            (at_cluster.field("certificate-authority"), &mut cluster.certificate_authority),
+            (at_user.field("client-certificate"), &mut user.client_certificate),
+            (at_user.field("client-key"), &mut user.client_key),
+        ] {
+            if let Some(file) = file {
+                self.check_file(field, file)?;
+                *file = self.resolve(file).to_string_lossy().into_owned();
+            }
         }
-
-        let nonempty = |value: Option<String>| value.filter(|value| !value.is_empty());
-        let file = |value: Option<String>| {
-            let value = nonempty(value)?;
-            Some(self.resolve(&value).to_string_lossy().into_owned())
-        };
-        let given = nonempty(user.token);
-        let token_file = nonempty(user.token_file);
-        let token_path = token_file.as_ref().map(|value| self.resolve(value));
-        let token =
-            Token::new(given.as_deref(), token_path.as_deref()).map_err(|error| match error {
-                TokenError::Given => {
-                    let reason = "contains characters that no HTTP header allows";
-                    self.wrong(at_user.field("token"), reason)
-                }
-                TokenError::File(error) => {
-                    let value = token_file.as_deref().unwrap_or_default();
-                    self.unreadable(at_user.field("tokenFile"), value, &error.to_string())
-                }
-            })?;
-        let authority_file = file(cluster.certificate_authority);
-        let authority_data = nonempty(cluster.certificate_authority_data);
-        let mut auth_info = config::AuthInfo {
-            username: nonempty(user.username),
-            password: nonempty(user.password).map(Into::into),
-            client_certificate: file(user.client_certificate),
-            client_certificate_data: nonempty(user.client_certificate_data),
-            client_key: file(user.client_key),
-            client_key_data: nonempty(user.client_key_data).map(Into::into),
-            impersonate: nonempty(user.r#as),
-            impersonate_uid: nonempty(user.as_uid),
-            impersonate_groups: user.as_groups,
-            ..Default::default()
-        };
-        auth_info.impersonate_user_extra = user.as_user_extra;
-        let authority_is_file = authority_data.is_none();
-        let mut config = load(&server, authority_file.clone(), authority_data, auth_info)
-            .map_err(|error| self.unusable(at_cluster, at_user, &error))?;
-        config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or_default();
-        config.tls_server_name = nonempty(cluster.tls_server_name);
-        if config.tls_server_name.as_deref().is_some_and(|name| server_name(name).is_none()) {
+        if cluster.tls_server_name.as_deref().is_some_and(|name| server_name(name).is_none()) {
             let reason = "is neither a host name nor an IP address";
             return Err(self.wrong(at_cluster.field("tls-server-name"), reason));
         }
+        let (given, file) = (user.token.take(), user.token_file.take());
+        let given = given.as_ref().map(|token| token.expose_secret());
+        let path = file.as_ref().map(|value| self.resolve(value));
+        let token = Token::new(given, path.as_deref()).map_err(|error| match error {
+            TokenError::Given => {
+                let reason = "contains characters that no HTTP header allows";
+                self.wrong(at_user.field("token"), reason)
+            }
+            TokenError::File(error) => {
+                let value = file.as_deref().unwrap_or_default();
+                self.unreadable(at_user.field("tokenFile"), value, &error.to_string())
+            }
+        })?;
+        Ok((token, proxy))
+    }
+
+    /// Reads certificates and keys.
+    fn load(
+        &self,
+        file: Kubeconfig,
+        at_cluster: &Selected,
+        cluster: &Cluster,
+        at_user: &Selected,
+    ) -> Result<Config, Box<Diagnostic>> {
+        let mut config = Config::try_from(file)
+            .map_err(|error| self.unusable(at_cluster, at_user, &error.into()))?;
+        config.proxy_url = None;
+        let is_file = cluster.certificate_authority_data.is_none();
         // The file is read again periodically, like the token of a service account.
-        config.root_cert_file = authority_file.filter(|_| authority_is_file).map(PathBuf::from);
+        config.root_cert_file =
+            cluster.certificate_authority.as_ref().filter(|_| is_file).map(PathBuf::from);
         if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
-            let field = match authority_is_file {
+            let field = match is_file {
                 true => "certificate-authority",
                 false => "certificate-authority-data",
             };
@@ -290,7 +239,7 @@ impl Reader<'_> {
             let reason = "contains characters that no HTTP header allows";
             return Err(self.wrong(at_user.field("as"), reason));
         }
-        Ok(Found { config, token, proxy })
+        Ok(config)
     }
 
     fn resolve(&self, value: &str) -> PathBuf {
@@ -298,8 +247,7 @@ impl Reader<'_> {
     }
 
     /// Checks that the file in a field can be read.
-    fn check_file(&self, field: FieldPath, value: Option<&str>) -> Result<(), Box<Diagnostic>> {
-        let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
+    fn check_file(&self, field: FieldPath, value: &str) -> Result<(), Box<Diagnostic>> {
         let path = self.resolve(value);
         match std::fs::File::open(&path).and_then(|file| file.metadata()) {
             Ok(found) if !found.is_dir() => Ok(()),
@@ -399,29 +347,12 @@ struct Selected {
 
 impl Selected {
     fn field(&self, name: &str) -> FieldPath {
-        let mut field = element(self.list, self.number, self.inner);
-        field.push(Segment::Field(name.into()));
+        let inner = [self.inner, name].map(|name| Segment::Field(name.into()));
+        let mut field = FieldPath::top(self.list);
+        field.push(Segment::Index(self.number));
+        inner.into_iter().for_each(|segment| field.push(segment));
         field
     }
-}
-
-fn element(list: &str, number: usize, inner: &str) -> FieldPath {
-    let mut field = FieldPath::top(list);
-    field.push(Segment::Index(number));
-    field.push(Segment::Field(inner.into()));
-    field
-}
-
-/// Returns the part of a path without the keys that the file itself chooses.
-fn known(field: &FieldPath) -> FieldPath {
-    let mut known = FieldPath::default();
-    for segment in field.segments() {
-        known.push(segment.clone());
-        if *segment == Segment::Field("as-user-extra".into()) {
-            break;
-        }
-    }
-    known
 }
 
 /// Parses the URL of a server. Without a scheme it is `https` if any field is about TLS, like in
@@ -442,45 +373,4 @@ pub(super) fn server(url: &str, tls: bool) -> Result<Uri, &'static str> {
         return Err("holds a user name; give the user of the kubeconfig credentials instead");
     }
     Ok(parsed)
-}
-
-/// Returns the configuration with which kube reads certificates and keys.
-fn load(
-    server: &Uri,
-    authority_file: Option<String>,
-    authority_data: Option<String>,
-    auth_info: config::AuthInfo,
-) -> Result<Config, kube::Error> {
-    let name = String::new;
-    let cluster = config::Cluster {
-        server: Some(server.to_string()),
-        certificate_authority: authority_file,
-        certificate_authority_data: authority_data,
-        // Keeps kube from reading the environment; `proxy` selects the proxy.
-        proxy_url: Some("http://proxy.invalid".to_owned()),
-        ..Default::default()
-    };
-    let context = config::Context { cluster: name(), user: Some(name()), ..Default::default() };
-    let file = Kubeconfig {
-        current_context: Some(name()),
-        contexts: vec![config::NamedContext {
-            name: name(),
-            context: Some(context),
-            ..Default::default()
-        }],
-        clusters: vec![config::NamedCluster {
-            name: name(),
-            cluster: Some(cluster),
-            ..Default::default()
-        }],
-        auth_infos: vec![config::NamedAuthInfo {
-            name: name(),
-            auth_info: Some(auth_info),
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    let mut config = Config::try_from(file)?;
-    config.proxy_url = None;
-    Ok(config)
 }

@@ -30,16 +30,10 @@ impl Locations {
 
     /// Removes all locations, for a switch to another source.
     pub fn clear(&self) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.set(HashMap::new());
     }
 
-    pub(super) fn set(&self, moved: Vec<(Option<Location>, ObjectName)>) {
-        let mut locations = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        for (location, service) in moved {
-            match location {
-                Some(location) => locations.insert(service, location),
-                None => locations.remove(&service),
-            };
-        }
+    pub(super) fn set(&self, locations: HashMap<ObjectName, Location>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = locations;
     }
 }

@@ -124,7 +124,7 @@ impl Reader<'_> {
             Recognised::Ours(kind) => self.object(kind, document),
             Recognised::List(kind) if list.is_none() => {
                 match head.items.and_then(|items| document.elements(items)) {
-                    Some(items) => items.iter().for_each(|item| self.document(item, Some(kind))),
+                    Some(items) => items.for_each(|item| self.document(&item, Some(kind))),
                     None => {
                         let reason = "a list needs items (it is ignored)";
                         self.warn(document, top("items"), None, reason);

@@ -30,7 +30,6 @@ pub(super) struct Scanner {
     not_used: BTreeSet<String>,
     /// The problems of whole paths.
     root_problems: Vec<Option<Diagnostic>>,
-    root_problems_changed: bool,
     problems: Arc<[Diagnostic]>,
     log: bool,
 }
@@ -52,7 +51,6 @@ impl Scanner {
             collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
-            root_problems_changed: false,
             problems: Arc::new([]),
             log: false,
         })
@@ -87,7 +85,6 @@ impl Scanner {
                 tracing::info!(path = %self.roots[root].display(), "manifests can be read again");
             }
             self.root_problems[root] = problem;
-            self.root_problems_changed = true;
         }
         good
     }
@@ -178,9 +175,10 @@ impl Scanner {
     /// Ends a round.
     pub(super) fn round(&mut self) -> Round {
         let changes = self.collection.finish();
-        if std::mem::take(&mut self.root_problems_changed) | self.collection.problems_changed() {
-            let roots = self.root_problems.iter().flatten().cloned();
-            self.problems = roots.chain(self.collection.problems()).collect();
+        let roots = self.root_problems.iter().flatten().cloned();
+        let problems: Vec<Diagnostic> = roots.chain(self.collection.problems()).collect();
+        if *problems != *self.problems {
+            self.problems = problems.into();
         }
         Round { changes, problems: self.problems.clone() }
     }

@@ -74,6 +74,20 @@ fn all_forms_of_a_file_are_read() {
     assert_eq!((mixed.problems.len(), mixed.not_used.len()), (0, 1));
 }
 
+/// A list of objects that others use costs nothing; YAML costs its length in JSON.
+#[test]
+fn files_are_not_held_twice() {
+    let item = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"b": "c"}}"#;
+    let items = vec![item; 10_000];
+    let json = format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{}]}}"#, items.join(","));
+    let yaml = format!("kind: List\napiVersion: v1\nitems:\n- {}\n", items.join("\n- "));
+    for (text, most) in [(json, 1.0), (yaml, 4.0)] {
+        let memory = allocation_counter::measure(|| drop(read(&text).unwrap()));
+        let times = memory.bytes_max as f64 / text.len() as f64;
+        assert!(times < most, "{times} times the text");
+    }
+}
+
 /// What a user sees: the messages are kept here whole.
 #[test]
 fn messages_name_file_line_object_field_and_value() {

@@ -130,9 +130,12 @@ impl Document<'_> {
 
     /// Returns the elements of a list in the document; `None` if it is no list.
     #[must_use]
-    pub fn elements<'s>(&'s self, list: &'s RawValue) -> Option<Vec<Document<'s>>> {
+    pub fn elements<'s>(
+        &'s self,
+        list: &'s RawValue,
+    ) -> Option<impl Iterator<Item = Document<'s>>> {
         let elements: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
-        Some(parts(&self.json, self.line, elements).collect())
+        Some(parts(&self.json, self.line, elements))
     }
 
     /// Returns the line of the field at `path`, or of the nearest existing value around it.

@@ -67,10 +67,14 @@ impl FieldPath {
         FieldPath(vec![Segment::Field(name.into())])
     }
 
-    /// Returns the path of a text with dots between the fields, such as `spec.clusterIPs`.
+    /// Returns the path of a text such as `spec.ports[0].port`.
     #[must_use]
     pub fn dotted(path: &str) -> FieldPath {
-        FieldPath(path.split('.').map(|name| Segment::Field(name.into())).collect())
+        let step = |step: &str| match step.strip_suffix(']').and_then(|index| index.parse().ok()) {
+            Some(index) => Segment::Index(index),
+            None => Segment::Field(step.into()),
+        };
+        FieldPath(path.split(['.', '[']).map(step).collect())
     }
 
     /// Appends a step.
@@ -82,6 +86,12 @@ impl FieldPath {
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.0
+    }
+
+    /// Returns the path of the first steps.
+    #[must_use]
+    pub fn first(&self, steps: usize) -> FieldPath {
+        FieldPath(self.0.iter().take(steps).cloned().collect())
     }
 
     /// Returns true for the document itself.
@@ -122,9 +132,6 @@ mod tests {
             "metadata.labels[kubernetes.io/service-name]"
         );
         assert_eq!(FieldPath::default().to_string(), "");
-        assert_eq!(
-            FieldPath::dotted("spec.clusterIPs"),
-            At::top("spec").field("clusterIPs").path()
-        );
+        assert_eq!(FieldPath::dotted("spec.ports[3].port"), ports.index(3).field("port").path());
     }
 }

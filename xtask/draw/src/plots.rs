@@ -57,7 +57,7 @@ const BESIDE: &[Subject] = &[SHUNT, NFTABLES, IPTABLES];
 const FAILOVER: &[Subject] = &[SHUNT, NFTABLES];
 const PATH: &[Subject] = &[SHUNT, NFTABLES, IPTABLES, TRACKED, DIRECT];
 
-pub(crate) const PLOTS: [Plot; 9] = [
+pub(crate) const PLOTS: [Plot; 6] = [
     Plot {
         name: "change",
         section: "beside",
@@ -71,33 +71,6 @@ pub(crate) const PLOTS: [Plot; 9] = [
         name: "cold",
         section: "beside",
         title: "Cold start: from the start of the process until all Services work",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[("cold start: process to packets", "")],
-    },
-    Plot {
-        name: "memory",
-        section: "beside",
-        title: "Memory of the process",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[("memory when settled", "when settled"), ("largest memory", "largest so far")],
-    },
-    Plot {
-        name: "cpu",
-        section: "beside",
-        title: "Processor time for one changed endpoint, child processes included",
-        better: LESS,
-        subjects: BESIDE,
-        form: Form::Bars,
-        whats: &[("one endpoint: processor time", "")],
-    },
-    Plot {
-        name: "large",
-        section: "shape",
-        title: "Cold start with 250 011 endpoints, until all Services work",
         better: LESS,
         subjects: BESIDE,
         form: Form::Bars,
@@ -127,7 +100,7 @@ pub(crate) const PLOTS: [Plot; 9] = [
     Plot {
         name: "failover",
         section: "failover",
-        title: "A pod dies; the API says so after 15 s: time until connections do not wait",
+        title: "A pod dies, and the API reports it after 15 s: time until connections do not wait",
         better: LESS,
         subjects: FAILOVER,
         form: Form::Bars,

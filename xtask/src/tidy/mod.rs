@@ -3,9 +3,11 @@
 //! Each rule is a function from a file's text to what is wrong with it, and has a test that shows
 //! it a bad sample.
 
+mod budget;
 mod licences;
 mod text;
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,13 +18,16 @@ use crate::command::{command, repository, stdout};
 pub(crate) fn run() -> Result<()> {
     let mut violations = Vec::new();
     let mut files = 0;
+    let mut rooms = BTreeMap::new();
     for path in &tracked_files()? {
         let Some(text) = read_text(path)? else {
             continue;
         };
         files += 1;
         violations.extend(text::check(path, &text));
+        budget::add(&mut rooms, path, &text)?;
     }
+    violations.extend(budget::check(&read("budget.toml")?, &rooms)?);
     let dependencies = licences::dependencies()?;
     violations.extend(licences::check(&dependencies, &read("deny.toml")?)?);
 

@@ -22,6 +22,25 @@ pub(super) async fn a_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn event_of_a_version_that_has_come_is_no_news() {
+    let repeated = [added(service("b", 4)), added(service("b", 4))];
+    // Nobody goes back to an older version but a server that was restored.
+    let older = [added(service("c", 5)), deleted(service("b", 3))];
+    let answers = vec![
+        Answer::list(2, &[]),
+        Answer::ending(&repeated),
+        Answer::watch(&older),
+        Answer::list(6, &[service("b", 4)]),
+        Answer::watch(&[]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(30)).await;
+    assert_eq!(script.course("services"), ["list", "2", "4", "list", "6"]);
+    let place = told.iter().position(|told| told == "+b").unwrap();
+    assert_eq!(told[place..], ["+b", "+c", "+b, services=b"]);
+}
+
+#[tokio::test(start_paused = true)]
 pub(super) async fn a_version_that_is_too_old_means_a_new_list() {
     for gone in [Answer::status(410), Answer::watch(&[error(410)])] {
         let answers = vec![

@@ -7,23 +7,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Response};
+use hyper::http::request;
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::runtime::Runtime;
-
-/// How long a request, or a line of a stream, may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes connections to the server.
 type Connect = Box<dyn Fn() -> io::Result<TcpStream> + Send + Sync>;
@@ -31,9 +32,8 @@ type Connect = Box<dyn Fn() -> io::Result<TcpStream> + Send + Sync>;
 /// A client of an API server, which speaks HTTP/1.1 on a connection for each request.
 pub struct Client {
     connect: Connect,
-    pub(crate) tls: Option<TlsConnector>,
-    pub(crate) token: String,
-    runtime: Runtime,
+    tls: Option<TlsConnector>,
+    token: String,
 }
 
 /// An answer: its status, and its body as JSON.
@@ -46,10 +46,17 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub(crate) fn new(status: u16, body: &[u8]) -> Self {
+    fn new(status: u16, body: &[u8]) -> Self {
         let text = || Value::String(String::from_utf8_lossy(body).into_owned());
         Self { status, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) }
     }
+}
+
+/// A connection for one request after the other.
+pub struct Connection<'a> {
+    client: &'a Client,
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
 }
 
 impl Client {
@@ -59,12 +66,8 @@ impl Client {
         authority: Option<&str>,
         token: &str,
     ) -> Result<Self> {
-        Ok(Self {
-            connect: Box::new(connect),
-            tls: authority.map(connector).transpose()?,
-            token: token.to_owned(),
-            runtime: Runtime::start("api-client", std::future::pending())?,
-        })
+        let tls = authority.map(connector).transpose()?;
+        Ok(Self { connect: Box::new(connect), tls, token: token.to_owned() })
     }
 
     /// Asks for a path, with its parameters.
@@ -74,75 +77,102 @@ impl Client {
 
     /// Sends a request, with JSON if there is any.
     pub fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Reply> {
-        self.exchange(method, path, "application/json", body)
+        self.connection()?.call(method, path, body)
     }
 
     /// Sends a merge patch (RFC 7386).
     pub fn patch(&self, path: &str, patch: &Value) -> Result<Reply> {
-        self.exchange(Method::PATCH, path, "application/merge-patch+json", Some(patch))
+        let patching = "application/merge-patch+json";
+        self.connection()?.exchange(Method::PATCH, path, patching, Some(patch))
+    }
+
+    /// Opens a connection for many requests.
+    pub fn connection(&self) -> Result<Connection<'_>> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let sender = runtime.block_on(self.open())?;
+        Ok(Connection { client: self, runtime, sender })
+    }
+
+    /// Gets all paths at the same time, each on a new connection, and drops what the server sends.
+    /// Returns the bytes of each body.
+    pub fn drain(&self, paths: &[&str], accept: &str) -> Result<Vec<u64>> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut requests = JoinSet::new();
+            for (at, path) in paths.iter().enumerate() {
+                let mut sender = self.open().await?;
+                let request = self.request(Method::GET, path, accept).body(Full::default())?;
+                let context = format!("GET {path}");
+                requests.spawn(async move {
+                    let response = sender.send_request(request).await?;
+                    ensure!(response.status().is_success(), "{context}: {}", response.status());
+                    let (mut body, mut bytes) = (response.into_body(), 0);
+                    while let Some(frame) = body.frame().await.transpose()? {
+                        bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                    }
+                    Ok((at, bytes))
+                });
+            }
+            let mut drained = vec![0; paths.len()];
+            while let Some(done) = requests.join_next().await {
+                let (at, bytes) = done??;
+                drained[at] = bytes;
+            }
+            Ok(drained)
+        })
+    }
+
+    async fn open(&self) -> Result<SendRequest<Full<Bytes>>> {
+        let connection = (self.connect)()?;
+        connection.set_nonblocking(true)?;
+        connection.set_nodelay(true)?;
+        let connection = tokio::net::TcpStream::from_std(connection)?;
+        match &self.tls {
+            None => converse(connection).await,
+            Some(tls) => {
+                converse(tls.connect(ServerName::try_from("localhost")?, connection).await?).await
+            }
+        }
+    }
+
+    fn request(&self, method: Method, path: &str, accept: &str) -> request::Builder {
+        let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+        request.header(ACCEPT, accept).header(AUTHORIZATION, format!("Bearer {}", self.token))
+    }
+}
+
+impl Connection<'_> {
+    /// Sends a request, with JSON if there is any, and waits for the answer.
+    pub fn call(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Reply> {
+        self.exchange(method, path, "application/json", body)
     }
 
     fn exchange(
-        &self,
+        &mut self,
         method: Method,
         path: &str,
         content_type: &str,
         body: Option<&Value>,
     ) -> Result<Reply> {
+        let context = format!("{method} {path}");
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = self.client.request(method, path, "application/json");
+        let request = request.header(CONTENT_TYPE, content_type).body(Full::from(body))?;
+        let sender = &mut self.sender;
         let answer = async {
-            let response = self.send(method.clone(), path, content_type, body).await?;
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await?.to_bytes();
             anyhow::Ok(Reply::new(status, &bytes))
         };
-        let answer = self.runtime.wait(PATIENCE, answer);
-        answer.with_context(|| format!("{method} {path}"))
-    }
-
-    /// Opens a watch.
-    pub fn watch(&self, path: &str) -> Result<Watching<'_>> {
-        let response = self.runtime.wait(PATIENCE, self.send(Method::GET, path, "", None));
-        let response = response.with_context(|| format!("GET {path}"))?;
-        ensure!(response.status().is_success(), "GET {path}: {}", response.status());
-        Ok(Watching { client: self, body: response.into_body(), line: Vec::new() })
-    }
-
-    pub(crate) async fn connect_tcp(&self) -> Result<tokio::net::TcpStream> {
-        let connection = (self.connect)()?;
-        connection.set_nonblocking(true)?;
-        connection.set_nodelay(true)?;
-        Ok(tokio::net::TcpStream::from_std(connection)?)
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        content_type: &str,
-        body: Option<&Value>,
-    ) -> Result<Response<Incoming>> {
-        let connection = self.connect_tcp().await?;
-        let mut sender = match &self.tls {
-            None => converse(connection).await?,
-            Some(tls) => {
-                let name = ServerName::try_from("localhost")?;
-                converse(tls.connect(name, connection).await?).await?
-            }
-        };
-        let request = hyper::Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "localhost")
-            .header(ACCEPT, "application/json")
-            .header(CONTENT_TYPE, content_type)
-            .header(AUTHORIZATION, format!("Bearer {}", self.token));
-        let body = body.map(Value::to_string).unwrap_or_default();
-        Ok(sender.send_request(request.body(Full::from(body))?).await?)
+        let answer = self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
+        answer.with_context(|| format!("not within {TIMEOUT:?}"))?.context(context)
     }
 }
 
-/// Begins HTTP on a connection, which ends with its request.
-pub(crate) async fn converse(
+/// Begins HTTP on a connection.
+async fn converse(
     connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<Full<Bytes>>> {
     let (sender, connection) = http1::handshake(TokioIo::new(connection)).await?;
@@ -158,34 +188,4 @@ fn connector(authority: &str) -> Result<TlsConnector> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
-}
-
-/// A watch that is open.
-pub struct Watching<'a> {
-    client: &'a Client,
-    body: Incoming,
-    /// What has come of the next line.
-    line: Vec<u8>,
-}
-
-impl Watching<'_> {
-    /// Waits for the next event; none if the server has ended the watch in good order.
-    pub fn next_event(&mut self) -> Result<Option<Value>> {
-        let Self { client, body, line } = self;
-        let text = client.runtime.wait(PATIENCE, next_line(body, line))?;
-        text.map(|text| serde_json::from_slice(&text).context("no JSON in a line")).transpose()
-    }
-}
-
-async fn next_line(body: &mut Incoming, line: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
-    loop {
-        if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
-            let rest = line.split_off(end + 1);
-            return Ok(Some(std::mem::replace(line, rest)));
-        }
-        match body.frame().await.transpose()? {
-            Some(frame) => line.extend(frame.into_data().unwrap_or_default()),
-            None => return Ok(None),
-        }
-    }
 }

@@ -16,7 +16,6 @@
 
 mod certs;
 mod client;
-mod connection;
 mod gate;
 mod kubeconfig;
 mod kubernetes;
@@ -31,8 +30,7 @@ mod standin;
 mod suite;
 
 pub use certs::{Authority, Identity};
-pub use client::{Client, Reply, Watching};
-pub use connection::Connection;
+pub use client::{Client, Connection, Reply};
 pub use gate::Gate;
 pub use kubeconfig::Kubeconfig;
 pub use kubernetes::Kubernetes;
@@ -41,6 +39,4 @@ pub use object::{Key, Kind};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use standin::{Answer, Fault, Request, Settings, Standin, TOKEN, Verb};
-pub use suite::{
-    Alone, Api, Case, Conditional, Real, conclude_by, kubernetes, run, run_real, run_where_possible,
-};
+pub use suite::{Alone, Api, Case, Real, conclude, kubernetes, run, run_real, run_trials, trial};

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
 use shunt_testbed::record_not_run;
 
 use crate::certs::Identity;
@@ -126,34 +125,51 @@ macro_rules! standin_only {
     };
 }
 
-/// Runs the tests that the command line asks for, as `cargo test` does; those against
-/// kube-apiserver are reported as ignored, with the reason, where it is not installed.
-pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
+/// How many tests did not run, by the reason.
+static NOT_RUN: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// A test; reported as ignored, with the reason, if this machine cannot run it.
+pub fn trial(
+    name: impl Into<String>,
+    ready: Result<(), String>,
+    body: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Trial {
+    let test = move || match ready {
+        Err(reason) => {
+            let mut not_run = NOT_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+            *not_run.entry(reason.clone()).or_insert(0) += 1;
+            Ok(Completion::ignored_with(reason))
+        }
+        Ok(()) => body().map(|()| Completion::Completed).map_err(|e| format!("{e:?}").into()),
+    };
+    Trial::ignorable_test(name, test)
+}
+
+/// Runs the tests that the command line asks for, as `cargo test` does, so many at a time unless
+/// `--test-threads` says it.
+pub fn run_trials(threads: usize, trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(THREADS);
-    let cases =
-        || modules.iter().flat_map(|(module, cases)| cases.iter().map(move |case| (module, *case)));
-    let mut trials = Vec::new();
-    for (module, case) in cases() {
-        let test = move || {
-            let api = Api::Standin(Box::new(Standin::start().map_err(failed)?));
-            (case.body)(api).map_err(failed)
-        };
-        trials.push(Trial::test(format!("{module}::{}", case.name), test).with_kind("stand-in"));
-    }
-    // Those that wait for each other come last.
-    for (module, case) in cases().filter(|(_, case)| case.both) {
-        let test = move || match Kubernetes::installed() {
-            Err(reason) => Ok(Completion::ignored_with(reason)),
-            Ok(_) => {
-                let api = Api::Kubernetes(kubernetes().map_err(failed)?);
-                (case.body)(api).map_err(failed).map(|()| Completion::Completed)
+    arguments.test_threads.get_or_insert(threads);
+    conclude(&libtest_mimic::run(&arguments, trials))
+}
+
+/// Runs the cases of these modules. Those with kube-apiserver wait for each other and come last.
+pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
+    let (mut trials, mut real) = (Vec::new(), Vec::new());
+    for (module, cases) in modules {
+        for &Case { name, body, both } in cases {
+            let name = format!("{module}::{name}");
+            let standin = move || body(Api::Standin(Box::new(Standin::start()?)));
+            trials.push(trial(&name, Ok(()), standin).with_kind("stand-in"));
+            if both {
+                let ready = Kubernetes::installed().map(drop);
+                let kubernetes = move || body(Api::Kubernetes(kubernetes()?));
+                real.push(trial(name, ready, kubernetes).with_kind("kube-apiserver"));
             }
-        };
-        let name = format!("{module}::{}", case.name);
-        trials.push(Trial::ignorable_test(name, test).with_kind("kube-apiserver"));
+        }
     }
-    conclude_by(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
+    trials.append(&mut real);
+    run_trials(THREADS, trials)
 }
 
 /// A test by its name that needs the real server, and other programs beside it.
@@ -162,61 +178,14 @@ pub type Real = (&'static str, fn(&Kubernetes) -> Result<()>);
 /// A test by its name that needs no other program.
 pub type Alone = (&'static str, fn() -> Result<()>);
 
-/// Runs the tests that the command line asks for, one after the other. Those of `real` are reported
-/// as ignored, with the reason, where kube-apiserver or one of `programs` beside it is not installed.
+/// Runs tests one after the other, those of `real` where kube-apiserver and `programs` beside it are
+/// installed.
 pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    let trials =
-        alone.iter().map(|&(name, body)| Trial::test(name, move || body().map_err(failed)));
-    let mut trials: Vec<Trial> = trials.collect();
-    let programs = programs.to_vec();
-    let trial = |&(name, body): &Real| {
-        let programs = programs.clone();
-        let test = move || match Kubernetes::installed_with(&programs) {
-            Err(reason) => Ok(Completion::ignored_with(reason)),
-            Ok(_) => {
-                let kubernetes = kubernetes().map_err(failed)?;
-                body(&kubernetes).map_err(failed).map(|()| Completion::Completed)
-            }
-        };
-        Trial::ignorable_test(name, test)
-    };
-    trials.extend(real.iter().map(trial));
-    conclude_by(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
-}
-
-/// A test by its name, and why this machine cannot run it, if so.
-pub type Conditional = (&'static str, Result<(), String>, fn() -> Result<()>);
-
-/// Runs the tests that the command line asks for, one after the other unless `--test-threads` says
-/// more. Those that cannot run here are reported as ignored, with the reason.
-pub fn run_where_possible(tests: Vec<Conditional>) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    let ignored: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
-    let trial = |(name, ready, body): Conditional| {
-        let ignored = Arc::clone(&ignored);
-        let test = move || match ready {
-            Err(reason) => {
-                let mut ignored = ignored.lock().unwrap_or_else(PoisonError::into_inner);
-                *ignored.entry(reason.clone()).or_insert(0) += 1;
-                Ok(Completion::ignored_with(reason))
-            }
-            Ok(()) => body().map_err(failed).map(|()| Completion::Completed),
-        };
-        Trial::ignorable_test(name, test)
-    };
-    let trials = tests.into_iter().map(trial).collect();
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    let ignored = ignored.lock().unwrap_or_else(PoisonError::into_inner);
-    conclude(&conclusion, ignored.iter().map(|(reason, tests)| (*tests, reason.as_str())))
-}
-
-/// Concludes tests that all need the same programs.
-pub fn conclude_by(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
-    let reason = programs.err().filter(|_| conclusion.num_ignored > 0);
-    conclude(conclusion, reason.iter().map(|reason| (conclusion.num_ignored, reason.as_str())))
+    let ready = Kubernetes::installed_with(programs).map(drop);
+    let alone = alone.iter().map(|&(name, body)| trial(name, Ok(()), body));
+    let real =
+        real.iter().map(|&(name, body)| trial(name, ready.clone(), move || body(&*kubernetes()?)));
+    run_trials(1, alone.chain(real).collect())
 }
 
 /// Says last how many tests were not run and why.
@@ -225,17 +194,14 @@ pub fn conclude_by(conclusion: &Conclusion, programs: Result<PathBuf, String>) -
     clippy::print_stderr,
     reason = "a test harness: the reader of the results looks there"
 )]
-fn conclude<'a>(
-    conclusion: &Conclusion,
-    not_run: impl IntoIterator<Item = (u64, &'a str)>,
-) -> ExitCode {
+pub fn conclude(conclusion: &Conclusion) -> ExitCode {
     let own = env::current_exe().unwrap_or_default();
     let own = own.file_stem().unwrap_or_default().to_string_lossy();
     // Cargo adds a hash.
     let own = own.rsplit_once('-').map_or(&*own, |(name, _)| name);
-    for (tests, reason) in not_run {
+    for (reason, tests) in &*NOT_RUN.lock().unwrap_or_else(PoisonError::into_inner) {
         println!("{tests} tests of {own} were not run: {reason}");
-        if let Err(error) = record_not_run(own, tests, reason) {
+        if let Err(error) = record_not_run(own, *tests, reason) {
             eprintln!("{error:#}");
             return ExitCode::FAILURE;
         }
@@ -259,8 +225,4 @@ pub fn kubernetes() -> Result<MutexGuard<'static, Kubernetes>> {
     let running = running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     running.clear().context("cannot clear what the test before has made")?;
     Ok(running)
-}
-
-fn failed(error: anyhow::Error) -> Failed {
-    Failed::from(format!("{error:?}"))
 }

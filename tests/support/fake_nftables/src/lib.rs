@@ -3,7 +3,7 @@
 //!
 //! The model knows what the agent uses, and of that what decides whether a transaction is taken and
 //! what a listing says afterwards. It does not know what packets make of it: registers, hooks of
-//! expressions, time. `tests/it/differential` holds it against the real kernel.
+//! expressions, time. [`Namespace::beside`] holds it against the kernel, transaction by transaction.
 
 mod cluster;
 mod element;
@@ -13,6 +13,7 @@ mod namespace;
 mod objects;
 mod random;
 mod transaction;
+mod twin;
 mod uapi;
 mod wire;
 

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
-    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
+    self, Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
     Element as Found, Error, FinishedBatch, Generation, Kernel, TableFamily,
 };
 use nix::errno::Errno;
 
 use crate::objects::{Element, Set, Table, Tables};
 use crate::transaction::{Transaction, number};
+use crate::twin;
 use crate::uapi::{BATCH_GENID, TABLE_F_MASK, TABLE_F_OWNER, TABLE_F_PERSIST};
 
 /// The nf_tables of a namespace that does not exist. A copy is another handle to the same.
@@ -19,19 +20,11 @@ pub struct Namespace {
     state: Arc<Mutex<State>>,
 }
 
-/// What kernels have of nf_tables, or have not. Found out by trying, and not by their versions.
+/// What kernels have of nf_tables, or have not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// The flags of tables (`NFT_TABLE_F_*`) that are known.
     pub table_flags: u32,
-    /// Rules may look into a map as if it were a set.
-    pub maps_as_sets: bool,
-    /// A set that is added again is compared with the existing one, and counts as a change of it.
-    pub set_updates: bool,
-    /// A refusal names the element, not only the message.
-    pub named_elements: bool,
-    /// Rules may put the verdicts of a map into a register for values.
-    pub verdicts_as_values: bool,
     /// Objects `ct timeout` (`CONFIG_NF_CONNTRACK_TIMEOUT`).
     pub timeouts: bool,
     /// What there is for IPv6.
@@ -52,15 +45,7 @@ pub enum Ipv6 {
 impl Default for Features {
     /// Those of the newest kernel.
     fn default() -> Features {
-        Features {
-            table_flags: TABLE_F_MASK,
-            maps_as_sets: true,
-            set_updates: true,
-            named_elements: true,
-            verdicts_as_values: false,
-            timeouts: true,
-            ipv6: Ipv6::Present,
-        }
+        Features { table_flags: TABLE_F_MASK, timeouts: true, ipv6: Ipv6::Present }
     }
 }
 
@@ -70,7 +55,11 @@ struct State {
     next_port: u32,
     features: Features,
     refuse: Option<Box<Refuse>>,
+    twin: Option<Twin>,
 }
+
+/// Opens a socket of the kernel's nf_tables.
+type Twin = Arc<dyn Fn() -> nft::Socket + Send + Sync>;
 
 /// What the kernel would say to a new element, by the name of the set and the key.
 pub(crate) type Refuse = dyn Fn(&str, &[u8]) -> Option<Errno> + Send;
@@ -79,19 +68,24 @@ impl Namespace {
     /// One without tables. The generation is that of a new namespace of the kernel.
     #[must_use]
     pub fn new() -> Namespace {
-        Namespace::at_generation(1)
+        Namespace::with(1, None)
     }
 
-    /// One without tables, at that generation.
-    #[must_use]
-    pub fn at_generation(generation: u32) -> Namespace {
-        let state = State {
-            tables: Tables::default(),
-            generation,
-            next_port: 1_000,
-            features: Features::default(),
-            refuse: None,
-        };
+    /// One without tables like that of the kernel, in which `open` opens sockets: it gets the same
+    /// transactions, and the test fails if it answers or lists anything else.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn beside(
+        open: impl Fn() -> nft::Socket + Send + Sync + 'static,
+    ) -> Result<Namespace, Error> {
+        let generation = open().generation()?.id;
+        Ok(Namespace::with(generation, Some(Arc::new(open))))
+    }
+
+    fn with(generation: u32, twin: Option<Twin>) -> Namespace {
+        let (tables, features) = Default::default();
+        let state = State { tables, generation, next_port: 1_000, features, refuse: None, twin };
         Namespace { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -105,13 +99,15 @@ impl Namespace {
     pub fn open(&self) -> Socket {
         let mut state = self.lock();
         state.next_port += 1;
-        Socket { port: state.next_port, namespace: self.clone(), listing: Vec::new() }
+        let twin = state.twin.clone().map(|open| open());
+        let port = twin.as_ref().map_or(state.next_port, nft::Socket::port);
+        Socket { port, namespace: self.clone(), listing: Vec::new(), twin }
     }
 
     /// Opens a socket with that netlink port, which no other one may have.
     #[must_use]
     pub fn open_at(&self, port: u32) -> Socket {
-        Socket { port, namespace: self.clone(), listing: Vec::new() }
+        Socket { port, namespace: self.clone(), listing: Vec::new(), twin: None }
     }
 
     /// From now on refuses new elements for which there is an error: for want of memory, say.
@@ -164,10 +160,13 @@ pub struct Socket {
     port: u32,
     /// What is left of the listing that is read part by part.
     listing: Vec<Element>,
+    /// The socket of the kernel that gets the same transactions.
+    twin: Option<nft::Socket>,
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        drop(self.twin.take());
         self.close();
     }
 }
@@ -209,8 +208,8 @@ fn missing(request: &'static str) -> Error {
     Error::Request { request, errno: Errno::ENOENT }
 }
 
-impl Kernel for Socket {
-    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+impl Socket {
+    fn apply(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
         let mut state = self.namespace.lock();
         let messages: Vec<Message<'_>> = messages(batch.bytes()).collect();
         let [begin, messages @ .., end] = &messages[..] else {
@@ -240,6 +239,17 @@ impl Kernel for Socket {
             state.generation = state.generation.wrapping_add(1).max(1);
         }
         Ok(())
+    }
+}
+
+impl Kernel for Socket {
+    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+        let answer = self.apply(batch);
+        if let Some(mut kernel) = self.twin.take() {
+            twin::compare(&mut kernel, self, batch, &answer);
+            self.twin = Some(kernel);
+        }
+        answer
     }
 
     fn generation(&mut self) -> Result<Generation, Error> {

@@ -136,35 +136,6 @@ impl Table {
         rules + elements
     }
 
-    /// True if no packet can be sent through more chains than the kernel has room to remember
-    /// (`NFT_JUMP_STACK_SIZE`), let alone in circles. It looks from base chains only.
-    pub(crate) fn is_walkable(&self) -> bool {
-        let mut depths = BTreeMap::new();
-        let base = self.chains.iter().filter(|chain| chain.base.is_some());
-        base.into_iter().all(|chain| self.depth(chain, &mut depths) < JUMP_STACK)
-    }
-
-    /// The longest way from a chain, in jumps.
-    fn depth<'a>(&'a self, chain: &'a Chain, known: &mut BTreeMap<&'a str, usize>) -> usize {
-        if let Some(depth) = known.get(chain.name.as_str()) {
-            return *depth;
-        }
-        // Whoever comes here again goes in a circle.
-        known.insert(&chain.name, JUMP_STACK);
-        let mut deepest = 0;
-        for rule in &chain.rules {
-            let through_maps = rule.sets.iter().filter_map(|set| self.set(set));
-            let targets = through_maps.flat_map(|set| set.targets.keys());
-            for target in rule.targets.iter().chain(targets) {
-                if let Some(target) = self.chain(target) {
-                    deepest = deepest.max(1 + self.depth(target, known));
-                }
-            }
-        }
-        known.insert(&chain.name, deepest);
-        deepest
-    }
-
     pub(crate) fn timeouts(&self, name: &str) -> Vec<DumpedTimeouts> {
         let parse = |sent: &Vec<u8>| DumpedTimeouts::parse(&Attrs::new(sent), name);
         self.objects.values().filter_map(parse).collect()
@@ -215,13 +186,12 @@ impl Set {
         self.kind.flags & ranges == ranges
     }
 
-    /// True if what a lookup finds here fits into that register. Without one a map is just a set, to
-    /// kernels from 6.4 on. To some, verdicts are values, too.
-    pub(crate) fn answers(&self, register: Option<u32>, verdicts_as_values: bool) -> bool {
+    /// True if what a lookup finds here fits into that register. Without one a map is just a set.
+    pub(crate) fn answers(&self, register: Option<u32>) -> bool {
         const VERDICT: u32 = libc::NFT_REG_VERDICT as u32;
         match (self.kind.data, register) {
             (_, None) => true,
-            (Some((TYPE_VERDICT, _)), Some(register)) => register == VERDICT || verdicts_as_values,
+            (Some((TYPE_VERDICT, _)), Some(register)) => register == VERDICT,
             (Some(_), Some(register)) => register != VERDICT,
             _ => false,
         }

@@ -50,16 +50,12 @@ pub(crate) struct Transaction<'a> {
     features: Features,
     /// What is refused for no reason that the tables know.
     refuse: Option<&'a Refuse>,
-    /// Look after every message whether packets can still be sent through.
-    strict: bool,
     /// Something will be different after it.
     changed: bool,
 }
 
 impl<'a> Transaction<'a> {
-    /// Runs all messages on a copy of the tables; true with it if that makes a difference. The first
-    /// run looks at the end whether there are circles; if so, the second one finds out which messages
-    /// close them (`nfnetlink_rcv_batch` replays after `EAGAIN`).
+    /// Runs all messages on a copy of the tables; true with it if that makes a difference.
     pub(crate) fn run(
         tables: &Tables,
         port: u32,
@@ -67,28 +63,22 @@ impl<'a> Transaction<'a> {
         refuse: Option<&'a Refuse>,
         messages: &[Message<'_>],
     ) -> Result<(Tables, bool), Vec<Refused>> {
-        for strict in [false, true] {
-            let tables = tables.clone();
-            let mut transaction =
-                Transaction { tables, port, features, refuse, strict, changed: false };
-            let mut refused = Vec::new();
-            for message in messages {
-                if let Err(failure) = transaction.apply(message) {
-                    let Failure { errno, offset } = failure;
-                    refused.push(Refused { sequence: message.sequence, errno, offset });
-                }
-            }
-            if !refused.is_empty() {
-                return Err(refused);
-            }
-            if strict || transaction.tables.0.values().all(Table::is_walkable) {
-                for table in transaction.tables.0.values_mut() {
-                    (table.updating, table.chains_changed) = (false, false);
-                }
-                return Ok((transaction.tables, transaction.changed));
+        let mut transaction =
+            Transaction { tables: tables.clone(), port, features, refuse, changed: false };
+        let mut refused = Vec::new();
+        for message in messages {
+            if let Err(failure) = transaction.apply(message) {
+                let Failure { errno, offset } = failure;
+                refused.push(Refused { sequence: message.sequence, errno, offset });
             }
         }
-        unreachable!("the second run returns");
+        if !refused.is_empty() {
+            return Err(refused);
+        }
+        for table in transaction.tables.0.values_mut() {
+            (table.updating, table.chains_changed) = (false, false);
+        }
+        Ok((transaction.tables, transaction.changed))
     }
 
     fn apply(&mut self, message: &Message<'_>) -> Result<(), Failure> {
@@ -235,7 +225,6 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let (strict, features) = (self.strict, self.features);
         let table = self.table(message, RULE_TABLE)?;
         let attrs = message.attrs();
         let chain = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
@@ -251,17 +240,15 @@ impl<'a> Transaction<'a> {
             sets: Vec::new(),
         };
         for expression in expressions {
-            refer(table, features, &expression, &mut rule)
-                .map_err(|e| at(message, &expression, e))?;
+            refer(table, &expression, &mut rule).map_err(|e| at(message, &expression, e))?;
         }
         table.handles += 1;
         rule.handle = table.handles;
         if let Some(chain) = table.chain_mut(&name) {
             chain.rules.push(rule);
         }
-        let walkable = !strict || table.is_walkable();
         self.changed = true;
-        if walkable { Ok(()) } else { Err(Errno::EMLINK.into()) }
+        Ok(())
     }
 
     fn delete_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
@@ -285,11 +272,9 @@ impl<'a> Transaction<'a> {
 
     fn new_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let (kind, size) = definition(&message.attrs())?;
-        let updates = self.features.set_updates;
         let table = self.table(message, SET_TABLE)?;
         let name = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
         match table.set(&text(&name)) {
-            Some(_) if !updates => return Ok(()),
             Some(set) if set.kind != kind => {
                 return Err(at(message, &name, Errno::EEXIST));
             }
@@ -334,8 +319,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn elements(&mut self, message: &Message<'_>, add: bool) -> Result<(), Failure> {
-        let (strict, refuse) = (self.strict, self.refuse);
-        let named = self.features.named_elements;
+        let refuse = self.refuse;
         let mut changed = false;
         let table = self.table(message, ELEM_LIST_TABLE)?;
         let attrs = message.attrs();
@@ -348,15 +332,11 @@ impl<'a> Transaction<'a> {
             } else {
                 table.delete_element(&text(&name), &element)
             };
-            changed |= result.map_err(|errno| match named {
-                true => at(message, &element, errno),
-                false => errno.into(),
-            })?;
+            changed |= result.map_err(|errno| at(message, &element, errno))?;
             Ok(())
         });
-        let walkable = !strict || !add || table.is_walkable();
         self.changed |= changed;
-        result.and(if walkable { Ok(()) } else { Err(Errno::EMLINK.into()) })
+        result
     }
 }
 
@@ -402,12 +382,7 @@ fn base(message: &Message<'_>, hook: &Attr<'_>, policy: u32) -> Result<Base, Fai
 }
 
 /// Notes what an expression refers to, which must be there. What it computes is not looked at.
-fn refer(
-    table: &Table,
-    features: Features,
-    expression: &Attr<'_>,
-    rule: &mut Rule,
-) -> Result<(), Errno> {
+fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Errno> {
     let attrs = expression.children();
     let name = attrs.find(EXPR_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
     let data = attrs.find(EXPR_DATA).map(|data| data.children());
@@ -424,10 +399,7 @@ fn refer(
             let attribute = if name == "lookup" { LOOKUP_SET } else { DYNSET_SET_NAME };
             let set = data.find(attribute).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
             let found = table.set(&set).ok_or(Errno::ENOENT)?;
-            let to = number(&data, LOOKUP_DREG);
-            let as_set = to.is_none() && found.kind.data.is_some();
-            let answers = found.answers(to, features.verdicts_as_values);
-            if name == "lookup" && (!answers || as_set && !features.maps_as_sets) {
+            if name == "lookup" && !found.answers(number(&data, LOOKUP_DREG)) {
                 return Err(Errno::EINVAL);
             }
             rule.sets.push(set);

@@ -97,5 +97,3 @@ pub(crate) const TYPE_VERDICT: u32 = 0xffff_ff00;
 pub(crate) const VERDICT_LEN: u32 = 16;
 /// `NFT_DATA_VALUE_MAXLEN`.
 pub(crate) const VALUE_MAX: usize = 64;
-/// `NFT_JUMP_STACK_SIZE`.
-pub(crate) const JUMP_STACK: usize = 16;

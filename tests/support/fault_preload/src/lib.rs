@@ -13,10 +13,7 @@
 //!
 //! A program that depends on this crate must not name it: it would be linked with this `sendto`.
 
-#[cfg(not(test))]
 mod clock;
 mod element;
-#[cfg(not(test))]
 mod sendto;
-#[cfg(not(test))]
 mod when;

@@ -1,20 +1,12 @@
-//! The testbed without the agent: rules written by hand must show in what probes report, and
-//! nothing may stay behind.
+//! The testbed without the agent: what it expects fails where it should, and nothing gets lost.
 
-use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use nix::errno::Errno;
-use shunt_testbed::{
-    Agent, Echo, Fate, Flow, Host, ManifestDir, Netns, Outcome, Protocol, Question, Reply,
-    Topology, Traffic, probe, volley,
-};
+use shunt_testbed::{Echo, Fate, Flow, Protocol, Question, Reply, Topology, Traffic, volley};
 
 /// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
 /// the pod on the other node, 82 to the first pod; 83 is rejected, 84 is dropped.
@@ -67,44 +59,6 @@ fn lab() -> Result<(Topology, [Echo; 3])> {
     Ok((lab, servers))
 }
 
-#[test]
-fn the_client_is_told_what_became_of_its_probes() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    every_outcome(&lab, &lab.client);
-    Ok(())
-}
-
-#[test]
-fn the_node_is_told_what_became_of_its_probes() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    every_outcome(&lab, &lab.node);
-    Ok(())
-}
-
-#[test]
-fn a_pod_is_told_what_became_of_its_probes() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    every_outcome(&lab, &lab.pod1);
-    Ok(())
-}
-
-fn every_outcome(lab: &Topology, origin: &Host) {
-    for service in ["10.96.0.10", "[fd00:96::10]"] {
-        for protocol in Protocol::ALL {
-            let to = |port: u16| lab.from(origin).probe(protocol, format!("{service}:{port}"));
-            if origin.name == "pod-1" {
-                to(82).reaches(&["pod-1"]).source_masqueraded();
-            } else {
-                to(80).reaches(&["pod-1", "pod-2"]).source_preserved();
-            }
-            to(81).reaches(&["pod-3"]).source_masqueraded();
-            to(83).refused();
-            to(84).dropped();
-            to(85).unhandled();
-        }
-    }
-}
-
 /// The kernel limits ICMP errors to a thousand a second, if nobody tells it otherwise.
 #[test]
 fn no_refusal_is_lost() -> Result<()> {
@@ -151,6 +105,51 @@ fn a_volley_tells_fates_apart() -> Result<()> {
     Ok(())
 }
 
+/// A SYN without an answer is sent again, and a flow that a rule stops is heard again after it.
+#[test]
+fn a_flow_goes_on_after_silence() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let pod_is_silent = |silent: bool| {
+        let rule = if silent { "meta l4proto { tcp, udp } th dport 8080 drop" } else { "" };
+        lab.pod1.nft(&format!(
+            "table inet silence {{}}\ndelete table inet silence\n\
+             table inet silence {{\nchain c {{\n\
+             type filter hook input priority 0\n{rule}\n}}\n}}"
+        ))
+    };
+    pod_is_silent(true)?;
+    let to = "10.96.0.10:82".parse()?;
+    let mut flows = lab.client.run(|| {
+        let source = IpAddr::from(lab.client.ipv4[0]);
+        Ok([Flow::open(Protocol::Tcp, source, to)?, Flow::open(Protocol::Udp, source, to)?])
+    })?;
+    let mut ask = |done: fn(&[Flow; 2]) -> bool| {
+        let start = Instant::now();
+        loop {
+            Flow::ask_all(&mut flows.each_mut(), Duration::from_millis(300))?;
+            if done(&flows) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no reply");
+        }
+        Ok::<_, anyhow::Error>(flows.each_ref().map(|flow| flow.reply.clone()))
+    };
+    let silence = ask(|flows| flows[0].is_half_open() && flows[1].reply == Reply::Nothing)?;
+    assert_eq!(silence, [Reply::Nothing, Reply::Nothing]);
+    pod_is_silent(false)?;
+    let answered = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(answered, [Reply::Server("pod-1".into()), Reply::Server("pod-1".into())]);
+    // An established connection is asked again, too, and one to a rejected port is over.
+    let again = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(again, answered);
+    let mut refused = lab
+        .client
+        .run(|| Flow::open(Protocol::Tcp, lab.client.ipv4[0].into(), "10.96.0.10:83".parse()?))?;
+    Flow::ask_all(&mut [&mut refused], Duration::from_secs(2))?;
+    assert!(refused.is_over() && refused.reply == Reply::Refused, "{:?}", refused.reply);
+    Ok(())
+}
+
 /// The message of an expectation that must fail.
 fn failure(check: impl Fn()) -> Result<String> {
     let panic = catch_unwind(AssertUnwindSafe(check)).err().context("it did not fail")?;
@@ -176,6 +175,9 @@ fn a_failed_expectation_explains_itself() -> Result<()> {
     failure(|| drop(to(81).reaches(&["pod-3"]).source_preserved()))?;
     failure(|| drop(to(83).reaches(&["pod-1"])))?;
     failure(|| to(83).dropped())?;
+    let silent = || lab.from(&lab.client).udp("10.96.0.10:84");
+    failure(|| silent().refused())?;
+    failure(|| silent().unhandled())?;
     let late = failure(|| to(80).within(Duration::from_millis(50)).refused())?;
     assert!(late.contains("of trying"), "{late}");
     Ok(())
@@ -197,124 +199,6 @@ fn expectations_without_packets_fail() -> Result<()> {
     }
     let reached = || probe().reaches(&["pod-1", "pod-2", "pod-3"]);
     assert!(failure(|| drop(reached().at("pod-4").source_masqueraded()))?.contains("expected"));
-    Ok(())
-}
-
-#[test]
-fn refused_fails_on_silence() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").refused()).map(drop)
-}
-
-#[test]
-fn unhandled_fails_on_silence() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").unhandled()).map(drop)
-}
-
-#[test]
-fn the_generation_counts_transactions() -> Result<()> {
-    let ns = Netns::new()?;
-    let before = ns.nft_generation()?;
-    ns.nft("add table ip a; add table ip b; add chain ip b c")?;
-    assert_eq!(ns.nft_generation()?, before + 1);
-    ns.output("nft", &["list", "ruleset"])?;
-    assert_eq!(ns.nft_generation()?, before + 1);
-    assert_ne!(Netns::new()?.nft_generation()?, before + 1, "another namespace counts for itself");
-    Ok(())
-}
-
-#[test]
-fn errors_say_what_failed() -> Result<()> {
-    let ns = Netns::new()?;
-    let error = ns.ip("link set lo up\nlink set nosuch up").err().context("no error")?;
-    assert!(format!("{error:#}").contains("nosuch"), "{error:#}");
-    let error = ns.sysctl(&[("net/ipv4/nosuch", "1")]).err().context("no error")?;
-    assert!(format!("{error:#}").contains("net/ipv4/nosuch"), "{error:#}");
-    let source = Some(IpAddr::from([192, 0, 2, 99]));
-    let to = "192.0.2.1:80".parse()?;
-    let patience = Duration::from_secs(1);
-    let error = ns.run(|| probe(Protocol::Tcp, source, to, patience)).err().context("no error")?;
-    assert!(format!("{error:#}").contains("192.0.2.99"), "{error:#}");
-    Ok(())
-}
-
-/// A process that behaves as an agent might.
-fn fake_agent(lab: &Topology, script: &str) -> Result<Agent> {
-    Agent::builder("agent", &lab.node).wrapper(&["sh", "-c", script]).spawn()
-}
-
-#[test]
-fn an_agent_is_watched() -> Result<()> {
-    let lab = Topology::new()?;
-    let polite = "trap 'exit 0' TERM; echo \"$@\" >&2; while :; do sleep 0.01; done";
-
-    let agent = fake_agent(&lab, polite)?;
-    let line = agent.wait_for_log(&["run", "--hostname-override node-1"])?;
-    assert!(line.contains(&format!("--netns {}", lab.node.path().display())), "{line}");
-    assert!(agent.is_running());
-    agent.stop()?;
-
-    let agent = fake_agent(&lab, polite)?;
-    agent.wait_for_log(&["run"])?;
-    agent.kill()?;
-
-    let agent = fake_agent(&lab, "echo no such thing >&2; exit 3")?;
-    let error = agent.wait_ready().err().context("ready without a server")?;
-    let error = format!("{error:#}");
-    assert!(error.contains("exit status: 3") && error.contains("no such thing"), "{error}");
-    Ok(())
-}
-
-/// Set in the process that gets killed.
-const VICTIM: &str = "SHUNT_LAB_VICTIM";
-
-#[test]
-fn nothing_survives_a_killed_process() -> Result<()> {
-    if std::env::var_os(VICTIM).is_some() {
-        return wait_to_be_killed();
-    }
-    let mut process = Command::new(std::env::current_exe()?)
-        .args(["--exact", "nothing_survives_a_killed_process", "--nocapture"])
-        .env(VICTIM, "1")
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let stdout = BufReader::new(process.stdout.take().context("no stdout")?);
-    let mut paths = Vec::new();
-    for line in stdout.lines() {
-        let line = line?;
-        paths.extend(line.strip_prefix("made ").map(str::to_owned));
-        if line == "ready" {
-            break;
-        }
-    }
-    assert_eq!(paths.len(), 3, "{paths:?}");
-    assert!(paths.iter().all(|path| Path::new(path).exists()), "{paths:?}");
-    process.kill()?;
-    process.wait()?;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while let Some(path) = paths.iter().find(|path| Path::new(path).exists()) {
-        if Instant::now() > deadline {
-            bail!("{path} is still there");
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-#[allow(clippy::print_stdout, reason = "this is how the killer learns what there is")]
-fn wait_to_be_killed() -> Result<()> {
-    let lab = Topology::new()?;
-    let dir = ManifestDir::new()?;
-    let agent = fake_agent(&lab, "while :; do sleep 0.01; done")?;
-    let mut command = lab.node.command("sleep").arg("1000").spawn()?;
-    // The test harness may have begun a line.
-    println!();
-    println!("made {}", dir.path().display());
-    println!("made /proc/{}", agent.pid());
-    println!("made /proc/{}", command.id());
-    println!("ready");
-    command.wait()?;
     Ok(())
 }
 

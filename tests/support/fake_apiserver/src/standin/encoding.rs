@@ -17,10 +17,10 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// The first type of `Accept` that the server speaks; JSON if there is none.
-    pub(super) fn negotiate(accept: &str, protobuf: bool) -> Self {
+    pub(super) fn negotiate(accept: &str) -> Self {
         let mut types = accept.split(',').map(|value| value.split(';').next().unwrap_or_default());
         let known = |name: &str| match name.trim() {
-            PROTOBUF if protobuf => Some(Self::Protobuf),
+            PROTOBUF => Some(Self::Protobuf),
             "application/json" | "*/*" => Some(Self::Json),
             _ => None,
         };

@@ -15,12 +15,8 @@ pub enum Answer {
     RetryAfter(u16, u32),
     /// HTTP 200 with this as the whole body, which says that it is JSON.
     Body(Vec<u8>),
-    /// HTTP 200 with this as the whole body, which says that it is protobuf.
-    Protobuf(Vec<u8>),
     /// Nothing, on a connection that stays open.
     Silence,
-    /// The right one, that much later.
-    Late(Duration),
     /// The right one, but the connection breaks after this many bytes of the body.
     CutAfter(usize),
 }
@@ -89,16 +85,6 @@ impl Faults {
 pub struct Settings {
     /// The bearer tokens that are taken. A client certificate does as well.
     pub tokens: Vec<String>,
-    /// Whether there are ServiceCIDRs; without, their path is not found, as before Kubernetes 1.31.
-    pub service_cidrs: bool,
-    /// Whether lists of version 0 come from a cache, which knows no pages.
-    pub cache: bool,
-    /// Whether Services can be selected by `spec.clusterIP`, as since Kubernetes 1.31.
-    pub service_fields: bool,
     /// How often watches that allow it are sent a bookmark.
     pub bookmarks: Option<Duration>,
-    /// Whether every event of a watch is sent twice.
-    pub twice: bool,
-    /// Whether it speaks protobuf; without, the answer is JSON whatever the client accepts.
-    pub protobuf: bool,
 }

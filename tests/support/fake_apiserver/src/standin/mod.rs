@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use hyper::body::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::certs::{Authority, Identity};
 use crate::object::{Key, Kind, parse};
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const TOKEN: &str = "node-token";
 
 /// A server that keeps objects in memory and speaks list and watch as kube-apiserver does:
-/// revisions, pages of one revision, selectors, bookmarks, compaction. What a client may do and
+/// revisions, selectors, bookmarks, compaction. What a client may do and
 /// which combinations of parameters are valid, the real server says.
 ///
 /// The test fills it directly, so that it can do so whatever clients get to see. It listens on a
@@ -68,15 +68,7 @@ impl Standin {
     }
 
     fn with(authority: Option<Authority>, http2: bool) -> Result<Self> {
-        let settings = Settings {
-            tokens: vec![TOKEN.to_owned()],
-            service_cidrs: true,
-            cache: true,
-            service_fields: true,
-            bookmarks: None,
-            twice: false,
-            protobuf: true,
-        };
+        let settings = Settings { tokens: vec![TOKEN.to_owned()], bookmarks: None };
         let tls = authority.as_ref().map(|authority| authority.acceptor(http2)).transpose()?;
         let shared = Arc::new(Shared::new(settings, tls));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -144,16 +136,9 @@ impl Standin {
         Ok(())
     }
 
-    /// An object, if there is one.
-    pub fn get(&self, key: &Key) -> Option<Value> {
-        self.shared.store().get(key).map(|object| (*object).clone())
-    }
-
     /// All objects of a kind.
     pub fn all(&self, kind: Kind) -> Vec<Value> {
-        let store = self.shared.store();
-        let objects = store.at(store.revision(), kind).unwrap_or_default();
-        objects.into_values().map(|object| (*object).clone()).collect()
+        self.shared.store().of_kind(kind).map(|object| (**object).clone()).collect()
     }
 
     /// The revision of the latest write.
@@ -184,22 +169,6 @@ impl Standin {
     /// Sends bytes in all open watches of a kind, behind the events so far.
     pub fn say(&self, kind: Kind, bytes: impl Into<Vec<u8>>) -> Result<()> {
         self.order(kind, What::Say(Bytes::from(bytes.into())))
-    }
-
-    /// Sends an event of this type about this object, whatever the truth is, in the encoding of each
-    /// watch.
-    pub fn say_event(&self, kind: Kind, event: &str, object: &Value) -> Result<()> {
-        self.order(kind, What::Event(json!({"type": event, "object": object})))
-    }
-
-    /// Sends a bookmark in all open watches of a kind.
-    pub fn bookmark(&self, kind: Kind) -> Result<()> {
-        self.order(kind, What::Bookmark)
-    }
-
-    /// Ends all open watches of a kind in good order, as when their time is over.
-    pub fn end_watches(&self, kind: Kind) -> Result<()> {
-        self.order(kind, What::End)
     }
 
     /// Breaks off all open watches of a kind.

@@ -9,12 +9,6 @@ use super::request::Request;
 pub(super) struct Options {
     /// `resourceVersion`, if it is given.
     pub(super) revision: Option<u64>,
-    /// Whether a list has to be of just that revision.
-    pub(super) is_exact: bool,
-    /// How many objects a page may have.
-    pub(super) limit: Option<usize>,
-    /// Where a page goes on; empty for the first one.
-    pub(super) token: String,
     /// How long a watch may last.
     pub(super) timeout: Option<Duration>,
     /// Whether a watch may be sent bookmarks.
@@ -24,18 +18,8 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn of(request: &Request) -> Self {
         let number = |name: &str| request.parameter(name).parse::<u64>().ok();
-        let revision = number("resourceVersion");
-        let limit = number("limit").filter(|&limit| limit > 0);
-        let is_exact = match request.parameter("resourceVersionMatch") {
-            // A page is of one revision, and the cache has no pages.
-            "" => limit.is_some() && revision.is_some_and(|revision| revision != 0),
-            matching => matching == "Exact",
-        };
         Self {
-            revision,
-            is_exact,
-            limit: limit.and_then(|limit| limit.try_into().ok()),
-            token: request.parameter("continue").to_owned(),
+            revision: number("resourceVersion"),
             timeout: number("timeoutSeconds").map(Duration::from_secs),
             bookmarks: request.parameter("allowWatchBookmarks") == "true",
         }

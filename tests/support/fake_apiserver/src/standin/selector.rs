@@ -2,52 +2,19 @@
 
 use serde_json::Value;
 
-use crate::object::Kind;
+use super::request::Request;
 
 /// Which objects a client wants.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Selector {
-    labels: Vec<Requirement>,
-    fields: Vec<Requirement>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Requirement {
-    Is { path: String, value: String },
-    IsNot { path: String, value: String },
-    Exists { path: String },
-    Absent { path: String },
+    labels: String,
+    fields: String,
 }
 
 impl Selector {
-    /// From the parameters `labelSelector` and `fieldSelector`; `service_fields` tells whether the
-    /// server knows fields of Services. An error says it as the server does.
-    pub(super) fn parse(
-        kind: Kind,
-        labels: &str,
-        fields: &str,
-        service_fields: bool,
-    ) -> Result<Self, String> {
-        let terms = |text: &str| -> Vec<Requirement> {
-            text.split(',').map(str::trim).filter(|term| !term.is_empty()).map(term).collect()
-        };
-        let selector = Self { labels: terms(labels), fields: terms(fields) };
-        for requirement in &selector.fields {
-            match requirement {
-                Requirement::Is { path, .. } | Requirement::IsNot { path, .. } => {
-                    let common = ["metadata.name", "metadata.namespace"].contains(&path.as_str());
-                    let of_service = ["spec.clusterIP", "spec.type"].contains(&path.as_str());
-                    let known = common || kind == Kind::Service && service_fields && of_service;
-                    if !known {
-                        return Err(format!("field label not supported: {path}"));
-                    }
-                }
-                Requirement::Exists { path } | Requirement::Absent { path } => {
-                    return Err(format!("invalid selector: '{path}'; can't understand '{path}'"));
-                }
-            }
-        }
-        Ok(selector)
+    pub(super) fn of(request: &Request) -> Self {
+        let parameter = |name: &str| request.parameter(name).to_owned();
+        Self { labels: parameter("labelSelector"), fields: parameter("fieldSelector") }
     }
 
     pub(super) fn matches(&self, object: &Value) -> bool {
@@ -57,33 +24,20 @@ impl Selector {
             // An absent field is an empty string to the server.
             Some(value.as_str().unwrap_or_default())
         };
-        self.labels.iter().all(|requirement| requirement.holds(label))
-            && self.fields.iter().all(|requirement| requirement.holds(field))
+        terms(&self.labels).all(|term| holds(term, label))
+            && terms(&self.fields).all(|term| holds(term, field))
     }
 }
 
-impl Requirement {
-    fn holds<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
-        match self {
-            Self::Is { path, value } => get(path) == Some(value),
-            Self::IsNot { path, value } => get(path) != Some(value),
-            Self::Exists { path } => get(path).is_some(),
-            Self::Absent { path } => get(path).is_none(),
-        }
-    }
+fn terms(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|term| !term.is_empty())
 }
 
-fn term(text: &str) -> Requirement {
-    let owned = |(path, value): (&str, &str)| (path.trim().to_owned(), value.trim().to_owned());
-    if let Some(path) = text.strip_prefix('!') {
-        Requirement::Absent { path: path.trim().to_owned() }
-    } else if let Some((path, value)) = text.split_once("!=").map(owned) {
-        Requirement::IsNot { path, value }
-    } else if let Some((path, value)) = text.split_once("==").map(owned) {
-        Requirement::Is { path, value }
-    } else if let Some((path, value)) = text.split_once('=').map(owned) {
-        Requirement::Is { path, value }
-    } else {
-        Requirement::Exists { path: text.to_owned() }
+/// Those that clients write: `!key`, `key!=value`, `key=value`.
+fn holds<'a>(term: &str, get: impl Fn(&str) -> Option<&'a str>) -> bool {
+    match (term.strip_prefix('!'), term.split_once("!=")) {
+        (Some(path), _) => get(path).is_none(),
+        (_, Some((path, value))) => get(path) != Some(value),
+        _ => term.split_once('=').is_some_and(|(path, value)| get(path) == Some(value)),
     }
 }

@@ -84,8 +84,8 @@ async fn respond(
     if is_faulty {
         shared.record(request.clone());
     }
-    let encoding = Encoding::negotiate(&request.accept, shared.settings().protobuf);
-    let (kind, is_watch) = (request.kind, request.verb == Verb::Watch);
+    let encoding = Encoding::negotiate(&request.accept);
+    let kind = request.kind;
     let mut limit = None;
     match fault {
         None => {}
@@ -98,12 +98,7 @@ async fn respond(
         Some(Answer::Body(body)) => {
             return Ok(response(StatusCode::OK, Encoding::Json.content_type(false), whole(body)));
         }
-        Some(Answer::Protobuf(body)) => {
-            let content_type = Encoding::Protobuf.content_type(is_watch);
-            return Ok(response(StatusCode::OK, content_type, whole(body)));
-        }
         Some(Answer::Silence) => return std::future::pending().await,
-        Some(Answer::Late(delay)) => tokio::time::sleep(delay).await,
         Some(Answer::CutAfter(bytes)) => limit = Some(bytes),
     }
     let answer = answer(&request, &content, shared, encoding, limit);
@@ -153,21 +148,15 @@ fn answer(
     let ok = |value| Ok(Content::Value(StatusCode::OK, value));
     let kind = match request.kind {
         None if request.path == "/version" => return ok(version()),
-        Some(Kind::ServiceCidr) if !settings.service_cidrs => None,
-        kind => kind,
+        kind => kind.ok_or(Refusal::of(404))?,
     };
-    let Some(kind) = kind else { return Err(Refusal::of(404)) };
     let bad = |message: String| Refusal::new(400, message);
     match request.verb {
         Verb::List | Verb::Watch => {
             let options = Options::of(request);
-            let (labels, fields) =
-                (request.parameter("labelSelector"), request.parameter("fieldSelector"));
-            let selector =
-                Selector::parse(kind, labels, fields, settings.service_fields).map_err(bad)?;
+            let selector = Selector::of(request);
             if request.verb == Verb::List {
-                let store = shared.store();
-                return ok(list(&store, kind, &options, &selector, settings.cache)?);
+                return ok(list(&shared.store(), kind, options.revision, &selector)?);
             }
             let watch = Watch::new(kind, encoding, &options, selector, shared);
             let (sender, body) = stream(limit);

@@ -24,7 +24,7 @@ pub(super) struct Write {
     pub(super) new: Option<Object>,
 }
 
-/// The objects at the current revision, and the way back to earlier ones. History is kept: what is
+/// The objects at the current revision, and what led to it. History is kept: what is
 /// compacted is only not shown to those who ask for it anew, since watches that are open have all
 /// of it on the way to them.
 #[derive(Debug)]
@@ -82,19 +82,10 @@ impl Store {
         if revision < self.compacted { Err(Compacted(self.compacted)) } else { Ok(()) }
     }
 
-    /// All objects of a kind as they were at a revision, in the order of their keys.
-    pub(super) fn at(&self, revision: u64, kind: Kind) -> Result<BTreeMap<Key, Object>, Compacted> {
-        let of_kind = self.objects.iter().filter(|(key, _)| key.kind == kind);
-        let mut objects: BTreeMap<Key, Object> =
-            of_kind.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
-        self.check(revision)?;
-        for write in self.since(revision).iter().rev().filter(|write| write.key.kind == kind) {
-            match &write.old {
-                Some(old) => objects.insert(write.key.clone(), Arc::clone(old)),
-                None => objects.remove(&write.key),
-            };
-        }
-        Ok(objects)
+    /// All objects of a kind, in the order of their keys.
+    pub(super) fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+        let of_kind = self.objects.iter().filter(move |(key, _)| key.kind == kind);
+        of_kind.map(|(_, object)| object)
     }
 
     /// All writes after a revision.

@@ -15,7 +15,7 @@ use super::encoding::Encoding;
 use super::options::Options;
 use super::selector::Selector;
 use super::shared::Shared;
-use super::store::{Store, Write};
+use super::store::{Object, Store, Write};
 
 /// What watches that are open are told to do.
 #[derive(Clone, Debug)]
@@ -30,12 +30,6 @@ pub(super) struct Order {
 pub(super) enum What {
     /// Send these bytes.
     Say(Bytes),
-    /// Send this event.
-    Event(Value),
-    /// Send a bookmark.
-    Bookmark,
-    /// End in good order.
-    End,
     /// Break off.
     Break,
 }
@@ -152,9 +146,6 @@ impl Watch {
         self.catch_up(shared, order.revision, position, sender).await?;
         match order.what {
             What::Say(bytes) => sender.send(bytes).await,
-            What::Event(event) => self.send(sender, &event).await,
-            What::Bookmark => self.send(sender, &self.bookmark(*position)).await,
-            What::End => None,
             What::Break => sender.fail().await,
         }
     }
@@ -163,12 +154,10 @@ impl Watch {
     async fn send_all(&self, shared: &Shared, sender: &mut Sender) -> Option<u64> {
         let (revision, objects) = {
             let store = shared.store();
-            (store.revision(), store.at(store.revision(), self.kind).ok()?)
+            (store.revision(), store.of_kind(self.kind).cloned().collect::<Vec<Object>>())
         };
-        for object in objects.values() {
-            if self.selector.matches(object) {
-                self.send(sender, &json!({"type": "ADDED", "object": **object})).await?;
-            }
+        for object in objects.iter().filter(|object| self.selector.matches(object)) {
+            self.send(sender, &json!({"type": "ADDED", "object": **object})).await?;
         }
         Some(revision)
     }
@@ -183,8 +172,7 @@ impl Watch {
     ) -> Option<()> {
         let events = self.events(&shared.store(), *position, revision);
         *position = revision.max(*position);
-        let times = if shared.settings().twice { 2 } else { 1 };
-        for event in events.iter().flat_map(|event| std::iter::repeat_n(event, times)) {
+        for event in &events {
             self.send(sender, event).await?;
         }
         Some(())

@@ -14,9 +14,8 @@ pub(crate) enum Damage {
     /// Something in a table of their own.
     Elsewhere,
     DeleteTable,
-    DeleteElement(Index, Index),
-    /// Like one that is there, with another key.
-    AddElement(Index, Index, u8),
+    DeleteElement(Index, Index, Like),
+    AddElement(Index, Index, Like),
     FlushSet(Index),
     FlushChain(Index),
     /// With its rules; refused for one that is in use.
@@ -27,14 +26,29 @@ pub(crate) enum Damage {
     AddSet,
 }
 
+/// An element that is there, in a set, or one like it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Like {
+    It,
+    /// With that much more as its key.
+    Key(u8),
+    /// With the key of the element before it.
+    KeyBefore,
+}
+
+fn like() -> impl Strategy<Value = Like> {
+    prop_oneof![2 => Just(Like::It), 3 => (1..9_u8).prop_map(Like::Key), 1 => Just(Like::KeyBefore)]
+}
+
 pub(crate) fn damage() -> impl Strategy<Value = (TableFamily, Damage)> {
     let pick = any::<Index>;
     let kind = prop_oneof![
         4 => Just(Damage::Elsewhere),
         1 => Just(Damage::DeleteTable),
-        4 => (pick(), pick()).prop_map(|(set, element)| Damage::DeleteElement(set, element)),
-        4 => (pick(), pick(), 0..9_u8)
-            .prop_map(|(set, element, byte)| Damage::AddElement(set, element, byte)),
+        4 => (pick(), pick(), like())
+            .prop_map(|(set, element, like)| Damage::DeleteElement(set, element, like)),
+        4 => (pick(), pick(), like())
+            .prop_map(|(set, element, like)| Damage::AddElement(set, element, like)),
         2 => pick().prop_map(Damage::FlushSet),
         2 => pick().prop_map(Damage::FlushChain),
         2 => pick().prop_map(Damage::DeleteChain),
@@ -70,40 +84,47 @@ impl Damage {
     ) -> Result<(), Error> {
         let sets = kernel.sets(family, TABLE)?;
         let chains = kernel.chains(family, TABLE)?;
-        // One element, all, or a new one like it.
-        let mut elements = |set: &Index, pick: Option<&Index>, add: Option<u8>| {
+        // One element, all, or one with another key or with the key of the one before.
+        let mut elements = |set: &Index, pick: Option<&Index>, like: Like| {
             let set = &set.get(&sets).name;
             let mut count = 0;
             kernel.elements(family, TABLE, set, &mut |_| count += 1)?;
             let picked = pick.filter(|_| count > 0).map(|pick| pick.index(count));
-            let mut number = 0;
+            let (mut number, mut before) = (0, None);
             let mut chosen = Elements::new();
             kernel.elements(family, TABLE, set, &mut |element| {
+                let own = element.key.to_vec();
                 if picked.is_none_or(|picked| picked == number) {
-                    let mut key = element.key.to_vec();
-                    if let (Some(add), Some(last)) = (add, key.last_mut()) {
-                        *last = last.wrapping_add(add + 1);
+                    let mut key = own.clone();
+                    match (like, &before) {
+                        (Like::It, _) | (Like::KeyBefore, None) => {}
+                        (Like::Key(add), _) => {
+                            key.last_mut()
+                                .into_iter()
+                                .for_each(|last| *last = last.wrapping_add(add));
+                        }
+                        (Like::KeyBefore, Some(before)) => key.clone_from(before),
                     }
                     let key_end = element.key_end.map(|_| &key[..]);
                     chosen.push_range(&key, key_end, element.data, element.comment);
                 }
-                number += 1;
+                (number, before) = (number + 1, Some(own));
             })?;
             Ok::<_, Error>((set.clone(), chosen))
         };
         match self {
             Damage::Elsewhere => batch.add_table(family, "other", 0, "of somebody else"),
             Damage::DeleteTable => batch.delete_table(family, TABLE),
-            Damage::DeleteElement(set, element) => {
-                let (set, elements) = elements(set, Some(element), None)?;
+            Damage::DeleteElement(set, element, like) => {
+                let (set, elements) = elements(set, Some(element), *like)?;
                 batch.delete_elements(family, TABLE, &set, &elements);
             }
-            Damage::AddElement(set, element, add) => {
-                let (set, elements) = elements(set, Some(element), Some(*add))?;
+            Damage::AddElement(set, element, like) => {
+                let (set, elements) = elements(set, Some(element), *like)?;
                 batch.add_elements(family, TABLE, &set, &elements);
             }
             Damage::FlushSet(set) => {
-                let (set, elements) = elements(set, None, None)?;
+                let (set, elements) = elements(set, None, Like::It)?;
                 batch.delete_elements(family, TABLE, &set, &elements);
             }
             Damage::FlushChain(chain) => {

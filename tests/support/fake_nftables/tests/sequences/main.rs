@@ -11,7 +11,7 @@ mod world;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, anyhow};
-use nfnetlink::nft::TableFamily;
+use nfnetlink::nft::{Batch, Kernel as _, Socket, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 use nix::errno::Errno;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,8 +20,8 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::dataplane::Ownership;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
-use shunt_fake_nftables::{Ipv6, soak};
-use shunt_testbed::seed;
+use shunt_fake_nftables::{Features, Ipv6, Namespace, soak};
+use shunt_testbed::{Netns, seed};
 
 use damage::{Damage, damage};
 use trouble::{Trouble, trouble};
@@ -32,6 +32,8 @@ use world::World;
 const WORKERS: u64 = 2;
 const SEQUENCES: u32 = 40;
 const ROUNDS: usize = 50;
+/// How many sequences the kernel goes through, too.
+const BESIDE: u32 = 12;
 /// How many sequences of a run wait until what was refused is tried again by itself.
 const PATIENT: usize = 6;
 
@@ -105,15 +107,6 @@ fn whatever_happens_it_ends_as_after_a_fresh_start() -> Result<()> {
 }
 
 fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> {
-    let soak = soak();
-    let seed = seed(soak.is_none().then_some(0))?;
-    let config = Config {
-        cases: SEQUENCES * soak.unwrap_or(1),
-        failure_persistence: None,
-        max_shrink_iters: 2_000,
-        rng_seed: RngSeed::Fixed(seed ^ worker),
-        ..Config::default()
-    };
     let check = |ipv6: Ipv6, rounds: Vec<Round>| -> Result<()> {
         let mut world = World::new(ipv6);
         for (number, round) in rounds.iter().enumerate() {
@@ -127,9 +120,63 @@ fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> 
         world.finish(patience)
     };
     let ipv6 = select(vec![Ipv6::Present, Ipv6::Present, Ipv6::TablesOnly, Ipv6::Absent]);
+    run(worker, SEQUENCES, (ipv6, vec(round(), 1..ROUNDS)), |(ipv6, rounds)| check(ipv6, rounds))
+}
+
+/// Beside the kernel, the agent and others who do all sorts of things to its tables, but for rules,
+/// which have numbers of the kernel's.
+#[test]
+fn the_kernel_answers_and_lists_as_the_fake_does() -> Result<()> {
+    let damage = damage().prop_filter("by number", |(_, it)| !matches!(it, Damage::DeleteRule(_)));
+    let round = (vec(shunt_fake_nftables::change(), 1..6), vec(damage, 0..12));
+    run(0, BESIDE, vec(round, 1..ROUNDS / 4), |rounds| {
+        let netns = Netns::new()?;
+        let table_flags = table_flags(&netns)?;
+        let open = move || netns.run(|| Ok(Socket::open()?)).expect("a socket");
+        let features = Features { table_flags, ..Features::default() };
+        let mut world = World::over(Namespace::beside(open)?, features);
+        // The tables of an owner refuse everything.
+        world.calm(&Step::Restart(Ownership::Share))?;
+        for (changes, damage) in rounds {
+            let step = Step::Changes(changes);
+            world.round(&Round { step, troubles: Vec::new() })?;
+            let damage = damage.into_iter().map(|(family, it)| Step::Damage(family, it));
+            damage.into_iter().try_for_each(|step| world.happen(&step))?;
+        }
+        let step = Step::Restart(Ownership::Own);
+        world.round(&Round { step, troubles: Vec::new() })?;
+        world.finish(false)
+    })
+}
+
+/// The flags that tables can have: some for the lifetime of their owner are of Linux 6.9.
+fn table_flags(netns: &Netns) -> Result<u32> {
+    let mut batch = Batch::new(None);
+    batch.add_table(TableFamily::Ip, "probe", TABLE_OWNER | TABLE_PERSIST, "");
+    batch.delete_table(TableFamily::Ip, "probe");
+    let taken = netns.run(|| Ok(Socket::open()?.commit(&batch.finish()).is_ok()))?;
+    Ok(Features::default().table_flags & if taken { u32::MAX } else { !TABLE_PERSIST })
+}
+
+/// Checks that many random sequences.
+fn run<S: Strategy>(
+    worker: u64,
+    sequences: u32,
+    strategy: S,
+    check: impl Fn(S::Value) -> Result<()>,
+) -> Result<()> {
+    let soak = soak();
+    let seed = seed(soak.is_none().then_some(0))?;
+    let config = Config {
+        cases: sequences * soak.unwrap_or(1),
+        failure_persistence: None,
+        max_shrink_iters: 50 * sequences,
+        rng_seed: RngSeed::Fixed(seed ^ worker),
+        ..Config::default()
+    };
     TestRunner::new(config)
-        .run(&(ipv6, vec(round(), 1..ROUNDS)), |(ipv6, rounds)| {
-            check(ipv6, rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+        .run(&strategy, |value| {
+            check(value).map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
         .map_err(|failure| anyhow!("with SHUNT_SEED={seed}: {failure}"))
 }

@@ -29,8 +29,10 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(ipv6: Ipv6) -> World {
-        let features = Features { ipv6, ..Features::default() };
-        let namespace = Namespace::new();
+        World::over(Namespace::new(), Features { ipv6, ..Features::default() })
+    }
+
+    pub(crate) fn over(namespace: Namespace, features: Features) -> World {
         namespace.limit(features);
         World {
             features,
@@ -113,7 +115,8 @@ impl World {
         Ok(())
     }
 
-    fn happen(&mut self, step: &Step) -> Result<()> {
+    /// Lets something happen, and does nothing about it.
+    pub(crate) fn happen(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Changes(changes) => {
                 for change in changes {

@@ -1,0 +1,99 @@
+//! How the agent's process ends: at once on SIGTERM and SIGINT, in every phase, and with exit code
+//! 1 when one of its threads dies. Rules stay in any case. A commit is one system call, so the end
+//! of the process cannot interrupt it halfway.
+
+use std::panic;
+use std::process::exit;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::Context;
+use nix::sys::signal::{SigSet, Signal};
+
+use super::logging;
+
+/// The kind of work that a signal ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// The process runs until a signal ends it, which is a success.
+    Unending,
+    /// The process has a task to finish; a signal before that is a failure.
+    Once,
+}
+
+/// Ends the process on SIGTERM or SIGINT. Must be called before any other thread is started.
+///
+/// # Errors
+/// If the system refuses to start a thread.
+pub(crate) fn end_when_asked(work: Work) -> anyhow::Result<()> {
+    let mut asked = SigSet::empty();
+    asked.add(Signal::SIGTERM);
+    asked.add(Signal::SIGINT);
+    // To the first process of a container, the kernel delivers only signals that the process
+    // handles or blocks. All threads inherit the mask.
+    asked.thread_block().context("cannot block signals")?;
+    super::process::start_thread("signals", move || {
+        loop {
+            // `sigwait` fails only for an empty set.
+            let Ok(signal) = asked.wait() else { continue };
+            match work {
+                Work::Unending => end(0, || {
+                    tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
+                }),
+                Work::Once => end(1, move || {
+                    tracing::error!("stopped by {signal} before the work was done");
+                }),
+            }
+        }
+    })
+}
+
+/// Ends the process when a thread panics: its work would be missing. A new process takes it up.
+pub(crate) fn end_when_a_thread_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let thread = thread::current().name().unwrap_or("without a name").to_owned();
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let reason = text.unwrap_or("for an unknown reason").to_owned();
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        end(1, move || {
+            tracing::error!(
+                thread,
+                place,
+                "a thread of the agent panicked, which is a bug: {reason}; the rules stay"
+            );
+        });
+    }));
+}
+
+/// A guard of a thread that must not end: its drop ends the process.
+#[derive(Debug)]
+pub(super) struct Vital(pub(super) &'static str);
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        let thread = self.0;
+        end(1, move || {
+            tracing::error!(
+                thread,
+                "a thread of the agent has ended, which is a bug; the rules stay"
+            );
+        });
+    }
+}
+
+/// Ends the process with this exit code, after a last log line, if standard error accepts it.
+fn end(code: i32, last_words: impl FnOnce() + Send + 'static) {
+    let (said, done) = mpsc::channel();
+    // In a thread of its own: this one may hold the lock of the log.
+    let speaker = thread::Builder::new().name("end".to_owned()).spawn(move || {
+        last_words();
+        logging::flush();
+        let _ = said.send(());
+    });
+    if speaker.is_ok() {
+        let _ = done.recv_timeout(logging::LAST_LINES_TIMEOUT);
+    }
+    exit(code);
+}

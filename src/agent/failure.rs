@@ -1,0 +1,18 @@
+//! Why a command or the agent fails.
+
+/// Why a command failed, with the exit code for it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The configuration cannot be used; its problems are logged already.
+    #[error("the configuration cannot be used: {0}")]
+    Configuration(String),
+    /// `shunt status` or `shunt check` has found problems and printed them.
+    #[error("problems were found")]
+    Problems,
+    /// The command has printed its result, which this exit code sums up.
+    #[error("the result is exit code {0}")]
+    Result(u8),
+    /// Any other failure.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}

@@ -1,0 +1,144 @@
+//! The log on stderr: text for people or JSON for collectors.
+
+mod format;
+mod queue;
+
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use super::args::Logging;
+use super::process::start_thread;
+use crate::config::{self, LogFormat};
+use crate::serve::escape;
+use crate::serve::metrics::Counter;
+use queue::Queue;
+
+/// The registry with the filter by level.
+type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
+type Format = Box<dyn Layer<Filtered> + Send + Sync>;
+
+struct Handles {
+    levels: reload::Handle<Targets, Registry>,
+    format: reload::Handle<Format, Filtered>,
+}
+
+/// The handles of the log, of which a process has one.
+static HANDLES: OnceLock<Handles> = OnceLock::new();
+
+/// True for commands: their text goes to a person at a terminal.
+static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
+
+/// The lines of `shunt run`, whose threads must not wait for a reader.
+static QUEUE: Queue = Queue::new();
+
+/// How long the end of the process waits for the last lines: standard error may be a full pipe.
+pub(crate) const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Waits until the lines so far are written, but not for long.
+pub(crate) fn flush() {
+    QUEUE.flush(LAST_LINES_TIMEOUT);
+}
+
+/// Returns the counter of the lines that were lost because standard error did not take them.
+pub(crate) fn lost_lines() -> Counter {
+    QUEUE.lost.clone()
+}
+
+/// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.
+pub(crate) fn tell_people() {
+    FOR_PEOPLE.store(true, Ordering::Relaxed);
+    start(LogFormat::default(), 0);
+}
+
+/// Starts the log with the flags only, for commands without a configuration.
+pub(crate) fn start_with(logging: &Logging) {
+    // The caller reports invalid flags; the log starts with defaults then.
+    match config::load(None, &logging.flags) {
+        Ok(loaded) => start(loaded.config.log_format, loaded.config.verbosity),
+        Err(_) => start(LogFormat::default(), 0),
+    }
+}
+
+/// Starts the log with this format and verbosity, or changes them.
+pub(crate) fn start(format: LogFormat, verbosity: u8) {
+    if let Some(handles) = HANDLES.get() {
+        // Fails only without a subscriber.
+        let _ = handles.levels.reload(levels(verbosity));
+        let _ = handles.format.reload(layer(format));
+        return;
+    }
+    let (levels, levels_handle) = reload::Layer::new(levels(verbosity));
+    let (format, format_handle) = reload::Layer::new(layer(format));
+    // A program that embeds the library may have a log already.
+    if tracing_subscriber::registry().with(levels).with(format).try_init().is_ok() {
+        let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
+        if !FOR_PEOPLE.load(Ordering::Relaxed) {
+            // Where the system refuses this thread, it refuses the others, and the process ends.
+            let _ = start_thread("log", || QUEUE.run(io::stderr(), report_lost));
+        }
+    }
+}
+
+fn report_lost(lines: u64) {
+    tracing::warn!(lines, "log lines were lost here: nothing read standard error in time");
+}
+
+/// Escapes each line, which the log writes with one call.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = escape::line(text.strip_suffix('\n').unwrap_or(&text));
+        self.0.write_all(format!("{text}\n").as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn layer(format: LogFormat) -> Format {
+    // Lines that stderr does not accept are lost. The library's default is to report that on
+    // stderr, which would fail, too, and panic.
+    let layer = fmt::layer().with_target(false).log_internal_errors(false);
+    // `Escaped` does this, also for ends of lines.
+    let layer = layer.with_ansi(false).with_ansi_sanitization(false);
+    if FOR_PEOPLE.load(Ordering::Relaxed) {
+        let layer = layer.with_writer(|| Escaped(io::stderr()));
+        return match format {
+            LogFormat::Text => layer.event_format(format::PLAIN).boxed(),
+            LogFormat::Json => layer.event_format(format::JSON).boxed(),
+        };
+    }
+    let layer = layer.with_writer(|| Escaped(&QUEUE));
+    match format {
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.event_format(format::JSON).boxed(),
+    }
+}
+
+/// Returns the levels for a verbosity of kube-proxy: 0 logs starts, stops and problems, 2 adds each
+/// commit, 4 each step. The libraries for HTTP and TLS log very much; 8 adds their requests, like
+/// kube-proxy. kube warns with the whole body of an answer that it cannot decode.
+fn levels(verbosity: u8) -> Targets {
+    let (own, libraries) = match verbosity {
+        0..=1 => (LevelFilter::INFO, LevelFilter::WARN),
+        2..=3 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        4..=7 => (LevelFilter::TRACE, LevelFilter::WARN),
+        8..=9 => (LevelFilter::TRACE, LevelFilter::DEBUG),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
+    };
+    let kube = if libraries == LevelFilter::WARN { LevelFilter::OFF } else { libraries };
+    let targets = Targets::new().with_default(libraries).with_target("shunt", own);
+    targets.with_target("kube_client", kube)
+}

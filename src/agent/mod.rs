@@ -1,0 +1,476 @@
+//! The wiring of the agent: a source feeds the dataplane until a signal ends the process.
+//!
+//! Owns: the threads and channels, and what happens at the start, at a reload and at the end.
+//!
+//! Must not know: how commands ask and print.
+
+pub mod args;
+pub(crate) mod ending;
+mod events;
+mod exclusive;
+mod failure;
+pub(crate) mod health;
+pub(crate) mod kernel_errors;
+pub(crate) mod logging;
+pub(crate) mod netns;
+pub(crate) mod observe;
+mod process;
+mod reload;
+pub(crate) mod settings;
+pub(crate) mod sources;
+mod surroundings;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use nfnetlink::nft::Socket;
+use shunt_core::model::{ChangeCounts, Family, ObjectName};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use self::args::{Run, ServiceMetrics};
+use self::ending::Vital;
+use self::health::{HealthState, families, health_source};
+use self::kernel_errors::explain;
+use self::observe::{
+    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
+    report_refused, sweep,
+};
+use self::process::start_thread;
+use self::reload::{
+    ConfigurationFile, Occasion, Reach, Reload, health_bind, metrics_bind, patience,
+};
+use self::settings::Effective;
+use self::sources::{Objects, Parts, runtime};
+use self::surroundings::Reports;
+use crate::dataplane::trace_table::remove_orphans;
+use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
+use crate::flows::{self, Conntrack, Sweeps, sysctl};
+use crate::serve::events::Recorder;
+use crate::serve::http::{
+    Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
+    serve_service_health,
+};
+use crate::serve::loopback::{self, Proxy};
+use crate::serve::metrics::{Changes, Metrics, Server, ServiceConnections};
+use crate::serve::presence::Presence;
+use crate::serve::query::{self, Answer, Excerpt, Question};
+use crate::serve::service_counters::ServiceCounters;
+use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
+use crate::source::interfaces::{Interfaces, interface_addresses};
+use crate::source::kubernetes::Dialer;
+use crate::source::manifests::Locations;
+use crate::taken_ports::{NodePorts, Report};
+
+pub(crate) use failure::Failure;
+
+/// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
+const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
+
+/// Runs the agent in the network namespace of this thread, or with `--once` programs the objects once.
+/// `dialer` connects from the namespace in which the process was started.
+pub(crate) fn run(
+    arguments: &Run,
+    settings: Effective,
+    dialer: Option<&Dialer>,
+) -> Result<(), Failure> {
+    let objects = Objects::chosen(arguments, &settings.config, dialer)
+        .map_err(|error| Failure::Configuration(error.to_string()))?;
+    process::set_oom_score_adj(settings.config.oom_score_adj);
+    process::allow_files();
+    let presence = match arguments.once {
+        true => exclusive::try_hold()?,
+        false => exclusive::hold()?,
+    };
+    let ownership = match (arguments.own_tables, arguments.once) {
+        (false, _) => Ownership::Share,
+        (true, true) => Ownership::Leave,
+        (true, false) => Ownership::Own,
+    };
+    let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
+        .map_err(|error| explain(&error))?;
+    match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
+        Ok(0) => {}
+        Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
+        // The tables only set the trace bit of packets, so the agent can run beside them.
+        Err(error) => tracing::warn!(%error, "cannot remove the tables of a killed `shunt trace`"),
+    }
+    // Subscribed before the first listing, so that no change is lost between the two.
+    let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
+    let addresses = interface_addresses().context("cannot list the node's addresses")?;
+    dataplane.apply(addresses);
+    if !objects.may_lack_a_node() {
+        let known = dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?;
+        dataplane.apply_all(known);
+    }
+    if arguments.once {
+        // `--once` serves no status, but keeps the lock.
+        drop(presence.listener);
+        once(dataplane, &objects, &settings, &arguments.net_sysctls)
+    } else {
+        let pace = Pace {
+            min_period: settings.config.min_sync_period,
+            check_period: arguments.drift_check_period,
+        };
+        let own = Own { presence, interfaces };
+        keep_running(dataplane, own, pace, arguments, objects, settings)
+    }
+}
+
+/// Programs the current objects once.
+fn once(
+    mut dataplane: Dataplane,
+    objects: &Objects,
+    settings: &Effective,
+    net_sysctls: &Path,
+) -> Result<(), Failure> {
+    let locations = Locations::default();
+    objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    if dataplane.is_held() {
+        return Err(anyhow!(
+            "nothing was programmed: {}",
+            WithoutNode::Held.describe(&settings.node_name, dataplane.is_node_read())
+        )
+        .into());
+    }
+    let report = dataplane.sync().context("nothing was programmed")?;
+    let snapshot = dataplane.snapshot();
+    snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    snapshot.oversized.iter().for_each(report_oversized);
+    for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
+        report_refused(quarantined, others, "fix the Service and run this again");
+    }
+    log_synced(report, dataplane.stats().took, &snapshot);
+    if let Some(without) = WithoutNode::of(&snapshot) {
+        let what = without.describe(&settings.node_name, snapshot.store.is_node_read());
+        tracing::error!(node = settings.node_name, field = "hostnameOverride", "{what}");
+    }
+    log_node_ports(&snapshot);
+    sysctl::apply(&settings.config.conntrack, net_sysctls);
+    let flows = dataplane.take_flows();
+    if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
+        let sweep = sweep(flows, node_context);
+        for family in Family::ALL {
+            let report = conntrack.sweep(family, &sweep, &mut |_| false);
+            if let Some(trouble) = report.context("cannot delete stale flows")?.trouble() {
+                tracing::warn!("{trouble}");
+            }
+        }
+    }
+    let now = Instant::now();
+    while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
+        dataplane.sweep_affinity(now);
+    }
+    if report.is_some() {
+        dataplane.remove_unused_chains(now, |_| Duration::ZERO);
+    }
+    match snapshot.quarantined.len() {
+        0 => Ok(()),
+        count => Err(anyhow!(
+            "the kernel refuses {count} frontends; everything else is \
+                         programmed"
+        )
+        .into()),
+    }
+}
+
+/// What the process has of its network namespace.
+struct Own {
+    presence: Presence,
+    interfaces: Interfaces,
+}
+
+fn keep_running(
+    dataplane: Dataplane,
+    Own { presence, interfaces }: Own,
+    pace: Pace,
+    arguments: &Run,
+    objects: Objects,
+    settings: Effective,
+) -> Result<(), Failure> {
+    let (events, notices) = Recorder::new();
+    events.record(events::starting());
+    let config = &settings.config;
+    let families = families();
+    if !families.contains(&Family::V6) {
+        tracing::info!(
+            "this node has no IPv6: its kernel was built or booted without it, or a sysctl disables \
+             it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
+        );
+    }
+    let lost_lines = logging::lost_lines();
+    let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
+    let unknown_node_is_eligible = objects.may_lack_a_node();
+    let (health, health_seen) = watch::channel(HealthState {
+        last_updated: None,
+        patience: patience(config),
+        node_eligible: unknown_node_is_eligible,
+    });
+    let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
+    let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
+    let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
+    let locations = Locations::default();
+    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(events.clone()));
+    let loopback_state = loopback.state();
+    let sweeps = sweeper(metrics.clone())?;
+    let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
+    let mut observer = Observer {
+        health: health.clone(),
+        unknown_node_is_eligible,
+        metrics: metrics.clone(),
+        events: events.clone(),
+        known: known.clone(),
+        service_healths,
+        loopback,
+        sweeps,
+        node_ports: None,
+        sysctls: sysctls.clone(),
+        net_sysctls: arguments.net_sysctls.clone(),
+        without_node: None,
+        locations: locations.clone(),
+        _vital: Vital("dataplane"),
+    };
+    let noticed = {
+        let metrics = metrics.clone();
+        move |ChangeCounts { services, slices }| {
+            metrics.changes_noticed(Changes { services, endpoint_slices: slices });
+        }
+    };
+    let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
+        .context("cannot start a thread for the dataplane")?;
+    // Keeps a sender, so that the thread runs as long as the process.
+    std::mem::forget(commands.clone());
+    let taken_node_ports = {
+        let known = known.clone();
+        move || {
+            let snapshot = known.snapshot();
+            let context = snapshot.node_context.as_ref();
+            let addresses = context.map(|it| it.own_node_port_addresses()).unwrap_or_default();
+            Report::of_now(&NodePorts::of(&snapshot.store), &addresses)
+        }
+    };
+    start_thread("surroundings", {
+        let period = arguments.kube_proxy_check_period;
+        let reports = Reports {
+            events: events.clone(),
+            metrics: metrics.clone(),
+            known: known.clone(),
+            taken_node_ports: Box::new(taken_node_ports.clone()),
+        };
+        move || surroundings::look(period, &reports)
+    })?;
+    let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
+    let sources = Sources {
+        health: health_of.clone(),
+        unswept,
+        unbound: unbound.clone(),
+        loopback: Box::new(move || loopback_state.report()),
+        taken_node_ports: Box::new(taken_node_ports),
+        lost_log_lines: lost_lines,
+    };
+    let status = known.clone().teller(sources);
+    let answer = answers(known.clone(), status);
+    start_thread("status", move || {
+        if let Err(error) = query::serve(presence.listener, answer) {
+            tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
+        }
+    })?;
+    let (health_bind, health_bound) = watch::channel(health_bind(config));
+    let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
+    let (configz, configz_seen) = watch::channel(settings.configz());
+    let reach = Reach {
+        commands: commands.clone(),
+        health,
+        health_bind,
+        metrics_bind,
+        configz,
+        sysctls,
+        net_sysctls: arguments.net_sysctls.clone(),
+        metrics: metrics.clone(),
+        known: known.clone(),
+    };
+    let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
+
+    let parts =
+        Parts { commands, metrics: metrics.clone(), notices, known: known.clone(), locations };
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
+        let follow = |configuration: &Reload| {
+            let (settings, objects) = configuration.current();
+            objects.follow(&settings.node_name, &parts)
+        };
+        let mut source = follow(&configuration)?;
+        let mut file = ConfigurationFile::new(arguments)?;
+        let addresses = interfaces.follow(parts.commands.sink());
+        let connections = Connections::default();
+        let on_port = on_port(events.clone(), metrics.clone(), known.clone());
+        tokio::spawn(serve_service_health(
+            service_healths_seen,
+            health_of.clone(),
+            unbound,
+            connections.clone(),
+            metrics.clone(),
+            move |service, address, error| {
+                report_unbound(service, address, error);
+                events.record(events::unbound(service, address, error));
+            },
+        ));
+        let health_server = serve_health(
+            health_bound,
+            health_of,
+            metrics.clone(),
+            connections.clone(),
+            on_port.clone(),
+        );
+        let metrics_server =
+            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
+        tokio::pin!(addresses, health_server, metrics_server);
+        let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
+        loop {
+            let occasion = tokio::select! {
+                _ = sysctls.tick() => {
+                    configuration.follow_sysctls();
+                    continue;
+                }
+                _ = hang_up.recv() => Occasion::Asked,
+                () = file.changed() => Occasion::Noticed,
+                Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
+                Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
+                result = &mut addresses => {
+                    result.context("cannot follow the node's addresses")?;
+                    return Err(anyhow!("the source of addresses has ended, which is a bug").into());
+                }
+                result = &mut source => {
+                    result?;
+                    return Err(anyhow!("the source of objects has ended, which is a bug").into());
+                }
+            };
+            if configuration.reload(occasion) {
+                match follow(&configuration) {
+                    Ok(other) => source = other,
+                    Err(error) => configuration.refuse(&format_args!(
+                        "objects still come from the previous source: {error:#}"
+                    )),
+                }
+            }
+        }
+    });
+    // Does not wait for a DNS lookup in progress.
+    runtime.shutdown_background();
+    result
+}
+
+/// Returns the function that answers the commands on this node.
+fn answers(known: AgentState, status: impl Fn() -> Status) -> impl Fn(&Question) -> Answer {
+    move |question| match question {
+        Question::Status => {
+            let mut status = status();
+            let snapshot = known.snapshot();
+            if let Some(node_context) = &snapshot.node_context {
+                status.rules.unserved.name(&snapshot.store, node_context);
+            }
+            Answer::Status(Box::new(status))
+        }
+        Question::Objects(selection) => {
+            let snapshot = known.snapshot();
+            Answer::Objects(Box::new(query::Objects {
+                excerpt: Excerpt::of(&snapshot, selection),
+                options: snapshot.options(),
+                status: status(),
+            }))
+        }
+        Question::Refresh(selection, revision) => {
+            let snapshot = known.snapshot();
+            let differs = snapshot.revision != *revision;
+            Answer::Refresh(Box::new(query::Refresh {
+                excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
+                options: snapshot.options(),
+                status: status(),
+            }))
+        }
+    }
+}
+
+/// Returns the reader of the metrics of Service ports, if they are wanted.
+fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections>>, Failure> {
+    match arguments.service_metrics {
+        ServiceMetrics::Off => Ok(None),
+        ServiceMetrics::Counters => {
+            let counters = ServiceCounters::open(arguments.service_metrics_limit)
+                .map_err(|error| explain(&error))?;
+            Ok(Some(Box::new(counters)))
+        }
+    }
+}
+
+/// Returns the handler for failures of the ports for probes and metrics. The server itself logs
+/// them.
+fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
+    Arc::new(move |report| {
+        let server = match report.purpose {
+            HEALTH_PURPOSE => Server::Health,
+            _ => Server::Metrics,
+        };
+        metrics.unbound_ports(server, usize::from(report.error.is_some()));
+        known.port(&report);
+        if let Some(error) = report.error {
+            events.record(events::unbound_server(&report, error));
+        }
+    })
+}
+
+/// Starts the thread that deletes stale flows. Without connection tracking, returns `None`.
+fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
+    let conntrack = match Conntrack::open() {
+        Ok(conntrack) => conntrack,
+        Err(error) => {
+            tracing::warn!(
+                "stale flows will not be deleted, connection tracking is not available: {error}"
+            );
+            return Ok(None);
+        }
+    };
+    let sweeps = flows::spawn(conntrack, move |report| {
+        metrics.conntrack_swept(report.family, report.deleted, report.took);
+        if report.deleted > 0 {
+            tracing::info!(
+                family = %report.family, deleted = report.deleted, took = ?report.took, "deleted stale flows"
+            );
+        }
+    });
+    Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
+}
+
+/// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
+fn report_loopback(events: Recorder) -> loopback::Report {
+    Arc::new(move |service, address, error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
+            }
+            io::ErrorKind::AddrNotAvailable => "add the address to the interface lo",
+            _ => "free the port or give the Service another one",
+        };
+        tracing::error!(
+            object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
+            value = %address,
+            "cannot listen for the node port on loopback: {error}; {remedy}; the agent retries"
+        );
+        events.record(events::unbound_loopback(service, address, error));
+    })
+}
+
+/// Logs that the health check of a Service has no port.
+fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
+    tracing::error!(
+        object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
+        value = %address,
+        "cannot listen for health checks: {error}; load balancers will not send traffic to this \
+         node; free the port or give the Service another one; the agent retries"
+    );
+}

@@ -1,0 +1,366 @@
+//! Handles the events of the dataplane: logs, health, metrics, health checks of load balancers,
+//! sweeps of connection tracking.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use shunt_core::model::{ChangeBatch, Family, ObjectName};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED, Set};
+use tokio::sync::watch;
+
+use super::ending::Vital;
+use super::events;
+use super::health::HealthState;
+use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
+use crate::flows::{Sweep, Sweeps, sysctl};
+use crate::serve::events::Recorder;
+use crate::serve::http::{ServiceHealth, ServiceHealths};
+use crate::serve::loopback::Proxy;
+use crate::serve::metrics::{Changes, Metrics, State, Sync};
+use crate::serve::status::{AgentState, NodePorts, WithoutNode};
+use crate::source::manifests::{Location, Locations};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+
+/// Sysctls to set after the first commit; `None` once they are set.
+pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
+
+/// The handler of the dataplane's events.
+pub(super) struct Observer {
+    pub(super) health: watch::Sender<HealthState>,
+    /// Whether an unknown Node counts as eligible: manifests may define none, in a cluster each
+    /// node has one.
+    pub(super) unknown_node_is_eligible: bool,
+    pub(super) metrics: Metrics,
+    pub(super) events: Recorder,
+    pub(super) known: AgentState,
+    pub(super) service_healths: watch::Sender<ServiceHealths>,
+    /// The proxy of node ports on loopback addresses.
+    pub(super) loopback: Proxy,
+    /// `None` where the kernel has no connection tracking to talk to.
+    pub(super) sweeps: Option<Sweeps>,
+    /// The addresses of node ports in the last log line about them.
+    pub(super) node_ports: Option<NodePorts>,
+    /// Set after the first commit, which may load the module of connection tracking.
+    pub(super) sysctls: PendingSysctls,
+    /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
+    pub(super) net_sysctls: PathBuf,
+    /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
+    /// in the last log line about it.
+    pub(super) without_node: Option<(String, bool, WithoutNode)>,
+    /// The file and line of each Service in the manifests.
+    pub(super) locations: Locations,
+    /// Ends the process with the thread of the dataplane, which owns the observer.
+    pub(super) _vital: Vital,
+}
+
+impl Observer {
+    pub(super) fn observe(&mut self, event: Event<'_>) {
+        match event {
+            Event::Committing { flows, node_context } => {
+                if let Some(sweeps) = &self.sweeps {
+                    sweeps.announce(|| sweep(flows.clone(), node_context));
+                }
+            }
+            Event::Synced { wrote, flows, loopback, batches, changes, stats, snapshot } => {
+                log_synced(wrote, stats.took, &snapshot);
+                self.note_node_ports(&snapshot);
+                self.set_sysctls();
+                let before = self.known.snapshot();
+                // First, so that the status of an agent that is ready includes this sync.
+                self.known.synced(wrote, stats.took, snapshot.clone());
+                self.note_node(&snapshot);
+                self.note_health(snapshot.store.node().map(|node| node.eligible), true);
+                if !has_same_health_checks(&before, &snapshot) {
+                    self.service_healths.send_replace(service_healths(&snapshot));
+                }
+                self.note_loopback(loopback);
+                self.sweep(flows, &snapshot);
+                self.count(&stats);
+                self.count_triggers(&batches, wrote.is_some());
+                let changes =
+                    Changes { services: changes.services, endpoint_slices: changes.slices };
+                self.metrics.changes_synced(changes);
+                // Last, so that a scrape with the new gauges also has the counters.
+                let sync = Sync { took: stats.took, full: stats.full };
+                self.metrics.sync_succeeded(sync, &state(&snapshot));
+            }
+            Event::Held { node_is_read } => {
+                self.note_without_node(Some((node_is_read, WithoutNode::Held)));
+            }
+            Event::Failed { error, retry_in, stats, node_is_eligible } => {
+                tracing::error!(
+                    ?retry_in,
+                    "nothing was programmed, the previous rules stay: {error}"
+                );
+                self.note_health(node_is_eligible, false);
+                self.known.failed(error);
+                self.count(&stats);
+                self.metrics.sync_failed(Sync { took: stats.took, full: stats.full });
+            }
+            Event::CleanedUp { stats } => {
+                self.count(&stats);
+                if stats.refused > 0 {
+                    self.metrics.cleanup_failed();
+                }
+            }
+            Event::Repaired { repaired, writers } => {
+                self.metrics.drift_repaired();
+                let writers = if writers.is_empty() {
+                    "unknown, the agent now traces them for some seconds".to_owned()
+                } else {
+                    let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
+                    named.collect::<Vec<_>>().join(", ")
+                };
+                tracing::warn!(
+                    repaired, %writers,
+                    "another process modified shunt's tables, and the agent repaired them"
+                );
+                self.known.repaired(&writers);
+                self.events.record(events::repaired(repaired, &writers));
+            }
+            Event::Quarantined(quarantined, others) => {
+                report_refused(quarantined, others, events::WHAT_TO_DO);
+                self.events.record(events::refused(quarantined, others));
+            }
+            Event::Released(released, others) => {
+                tracing::info!(
+                    frontend = %released.what,
+                    "no longer refused by the kernel{}",
+                    more(others)
+                );
+            }
+            Event::Conflict(conflict) => {
+                report_conflict(conflict, &self.locations);
+                self.events.record(events::conflict(&conflict.conflict));
+            }
+            Event::Oversized(service) => {
+                report_oversized(service);
+                self.events.record(events::oversized(service));
+            }
+        }
+    }
+
+    fn note_loopback(&mut self, changes: LoopbackChanges) {
+        if let Err(error) = self.loopback.update(changes) {
+            tracing::error!(
+                %error,
+                "cannot start the thread \"loopback\"; node ports do not answer on loopback \
+                 addresses; the agent retries with the next change"
+            );
+        }
+    }
+
+    fn note_node_ports(&mut self, snapshot: &Snapshot) {
+        let now = snapshot.node_context.as_deref().map(NodePorts::of);
+        if now != self.node_ports {
+            log_node_ports(snapshot);
+            self.node_ports = now;
+        }
+    }
+
+    fn set_sysctls(&self) {
+        let pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner).take();
+        pending.iter().for_each(|settings| sysctl::apply(settings, &self.net_sysctls));
+    }
+
+    fn note_health(&self, node_is_eligible: Option<bool>, synced: bool) {
+        self.health.send_modify(|health| {
+            health.node_eligible = node_is_eligible.unwrap_or(self.unknown_node_is_eligible);
+            if synced {
+                health.last_updated = Some(SystemTime::now());
+            }
+        });
+    }
+
+    /// Logs once that the agent's Node does not exist or cannot be read, and once that it does. An
+    /// Event cannot regard a missing Node.
+    fn note_node(&mut self, snapshot: &Snapshot) {
+        let how = WithoutNode::of(snapshot);
+        self.note_without_node(how.map(|how| (snapshot.store.is_node_read(), how)));
+    }
+
+    fn note_without_node(&mut self, how: Option<(bool, WithoutNode)>) {
+        let node = self.known.node();
+        let without = how.map(|(is_missing, how)| (node.clone(), is_missing, how));
+        if without == self.without_node {
+            return;
+        }
+        self.known.without_node(how);
+        match how {
+            Some((is_missing, how)) => {
+                let what = how.describe(&node, is_missing);
+                tracing::error!(node, field = "hostnameOverride", "{what}");
+            }
+            None => tracing::info!(node, "the Node has appeared in the API"),
+        }
+        self.without_node = without;
+    }
+
+    fn count(&self, stats: &CommitStats) {
+        for commit in &stats.commits {
+            self.metrics.committed(commit.bytes, commit.took);
+        }
+        self.metrics.generation_conflicts(stats.overtaken);
+        self.metrics.commits_refused(stats.refused);
+    }
+
+    /// Records the latency from the triggers of a sync to its commit.
+    fn count_triggers(&self, batches: &[ChangeBatch], wrote: bool) {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        for batch in batches {
+            if wrote {
+                self.metrics.event_committed(now.saturating_duration_since(batch.received));
+            }
+            for (family, trigger) in &batch.triggers {
+                // The clock of the node that wrote the trigger may be ahead of this one.
+                let after = today.duration_since(*trigger).unwrap_or_default();
+                self.metrics.network_programmed(*family, after);
+            }
+        }
+    }
+
+    fn sweep(&mut self, flows: Flows, snapshot: &Snapshot) {
+        let (Some(sweeps), false) = (&mut self.sweeps, flows.is_empty()) else { return };
+        if let Some(node_context) = &snapshot.node_context {
+            sweeps.committed(sweep(flows, node_context));
+        }
+    }
+}
+
+/// Returns the values of the gauges.
+fn state(snapshot: &Snapshot) -> State {
+    let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
+    let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
+    State {
+        services: snapshot.store.service_count(),
+        endpoint_slices: snapshot.store.slice_count(),
+        frontends: snapshot.frontends,
+        elements: sets.map(|set| (set.name(), elements(set))).collect(),
+        gone_endpoints: snapshot.gone_endpoints,
+        frontend_conflicts: snapshot.conflicts.len(),
+        quarantined_service_ports: snapshot.quarantined_service_ports,
+        without_endpoints: snapshot.unserved.without_endpoints,
+        no_local_internal: snapshot.unserved.no_local_internal,
+        no_local_external: snapshot.unserved.no_local_external,
+    }
+}
+
+/// Logs the addresses of node ports.
+pub(super) fn log_node_ports(snapshot: &Snapshot) {
+    let Some(node_context) = &snapshot.node_context else { return };
+    let node_ports = NodePorts::of(node_context);
+    let primary = node_context.options.node_port_addresses.has_primary();
+    if primary && node_ports.v4.is_none() && node_ports.v6.is_none() {
+        tracing::warn!(
+            node = node_context.node_name,
+            "node ports answer on {node_ports}: nodePortAddresses is primary, and no Node object \
+             has primary addresses"
+        );
+    } else {
+        tracing::info!("node ports answer on {node_ports}");
+    }
+}
+
+/// Returns the sweep for changed flows.
+pub(super) fn sweep(flows: Flows, node_context: &NodeContext) -> Sweep {
+    Sweep::new(flows, node_context.own_node_port_addresses())
+}
+
+/// Returns true if the health checks of load balancers are surely the same.
+fn has_same_health_checks(before: &Snapshot, now: &Snapshot) -> bool {
+    let has_same_node = match (&before.node_context, &now.node_context) {
+        (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+        (before, now) => before.is_none() && now.is_none(),
+    };
+    has_same_node && Arc::ptr_eq(&before.health_checks, &now.health_checks)
+}
+
+/// Returns the health checks of load balancers by their sockets: the addresses of node ports.
+fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
+    let mut healths = ServiceHealths::new();
+    let Some(node_context) = &snapshot.node_context else { return healths };
+    for check in snapshot.health_checks.values() {
+        let all: IpAddr = match check.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let addresses = node_context.node_port_addresses(check.family);
+        for address in addresses.unwrap_or_else(|| BTreeSet::from([all])) {
+            // Of two Services with one port, the first by name keeps it. The API allows only one.
+            healths.entry(SocketAddr::new(address, check.port)).or_insert_with(|| ServiceHealth {
+                service: check.service.clone(),
+                local_endpoints: check.local_endpoints,
+            });
+        }
+    }
+    healths
+}
+
+/// Logs a refused frontend and the remedy.
+pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &str) {
+    tracing::error!(
+        frontend = %quarantined.what,
+        "the kernel refuses this frontend{}; it stays as it was, everything else is programmed; \
+         {next}: {}",
+        more(others),
+        quarantined.reason
+    );
+}
+
+/// The rest of a sentence about a frontend that is true for others of its Service.
+pub(super) fn more(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        others => format!(" and {others} others of its Service"),
+    }
+}
+
+/// Logs a Service whose hash tables or weights would need too many elements.
+pub(crate) fn report_oversized(service: &ObjectName) {
+    tracing::warn!(%service, "{OVERSIZED}");
+}
+
+/// Logs the conflict of two Services, with their places in the manifests.
+pub(crate) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
+    let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
+    let owner = match locations.of(winner) {
+        Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),
+        None => winner.to_string(),
+    };
+    let reason = format!(
+        "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
+         releases it; change one of them"
+    );
+    let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
+        .of_object(format_args!("Service {loser}"))
+        .with_value(frontend);
+    if let Some(Location { file, line }) = locations.of(loser) {
+        problem = problem.in_file(&file, Some(line));
+    }
+    problem.log();
+}
+
+pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &Snapshot) {
+    let frontends: usize = snapshot.frontends.iter().sum();
+    match wrote {
+        Some(report) => tracing::debug!(
+            generation = report.generation,
+            added = report.added,
+            deleted = report.deleted,
+            messages = report.messages,
+            bytes = report.bytes,
+            frontends,
+            ?took,
+            "committed"
+        ),
+        None => tracing::trace!(
+            frontends,
+            refused_service_ports = snapshot.quarantined_service_ports,
+            ?took,
+            "nothing to write: the kernel holds all planned rules, except for refused frontends"
+        ),
+    }
+}

@@ -1,0 +1,295 @@
+//! Reloads of the configuration while the agent runs: changed fields take effect in place, at once.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+
+use anyhow::Context;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use super::args::Run;
+use super::health::HealthState;
+use super::observe::PendingSysctls;
+use super::settings::{Effective, load};
+use super::sources::Objects;
+use super::{logging, process};
+use crate::config::{Config, FIELDS};
+use crate::dataplane::{Command, Commands, Configure};
+use crate::flows::sysctl;
+use crate::serve::http::Bind;
+use crate::serve::metrics::Metrics;
+use crate::serve::status::AgentState;
+use crate::source;
+use crate::source::file_watch::Paths;
+use crate::source::spanned_yaml::Diagnostic;
+
+/// The parts of the agent that a reload updates.
+pub(super) struct Reach {
+    pub(super) commands: Commands,
+    pub(super) health: watch::Sender<HealthState>,
+    pub(super) health_bind: watch::Sender<Bind>,
+    pub(super) metrics_bind: watch::Sender<Bind>,
+    pub(super) configz: watch::Sender<String>,
+    pub(super) sysctls: PendingSysctls,
+    /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
+    pub(super) net_sysctls: PathBuf,
+    pub(super) metrics: Metrics,
+    pub(super) known: AgentState,
+}
+
+/// The reason for a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The file may have changed.
+    Noticed,
+    /// The agent received SIGHUP.
+    Asked,
+}
+
+/// The effective configuration, and the means to replace it.
+pub(super) struct Reload {
+    arguments: Run,
+    current: Effective,
+    objects: Objects,
+    reach: Reach,
+    /// The content of the file at the last reload, valid or not.
+    seen: Option<Vec<u8>>,
+    /// Set if the file could not be read at the last reload.
+    unreadable: Option<Unreadable>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unreadable {
+    /// A new file may follow: an editor may move the old one aside first.
+    NotSaid,
+    Said,
+}
+
+impl Reload {
+    pub(super) fn new(
+        arguments: Run,
+        current: Effective,
+        objects: Objects,
+        reach: Reach,
+    ) -> Reload {
+        let seen = current.content.clone();
+        Reload { arguments, current, objects, reach, seen, unreadable: None }
+    }
+
+    /// Returns the effective configuration and the source of objects.
+    pub(super) fn current(&self) -> (&Effective, &Objects) {
+        (&self.current, &self.objects)
+    }
+
+    /// Reads the configuration again and applies the changes; an invalid one changes nothing.
+    /// Returns true if the source of objects or the name of the node has changed: then the caller
+    /// must restart the source.
+    pub(super) fn reload(&mut self, occasion: Occasion) -> bool {
+        let Some(path) = &self.arguments.settings.config else {
+            tracing::info!("SIGHUP has no effect: there is no --config to reload");
+            return false;
+        };
+        let content = match std::fs::read(path) {
+            Ok(content) => content,
+            Err(error) => {
+                self.say_unreadable(occasion, &error);
+                return false;
+            }
+        };
+        self.unreadable = None;
+        if occasion == Occasion::Noticed && self.seen.as_ref() == Some(&content) {
+            return false;
+        }
+        self.seen = Some(content.clone());
+        let found = load(&self.arguments.settings, &self.arguments.logging, Some(content));
+        let new = match found {
+            Ok(found) => found,
+            Err(unusable) => {
+                unusable.log();
+                self.refuse(&unusable);
+                return false;
+            }
+        };
+        match Objects::chosen(&self.arguments, &new.0.config, self.objects.dialer()) {
+            Ok(objects) => self.take(new, objects),
+            Err(error) => {
+                self.refuse(&error);
+                false
+            }
+        }
+    }
+
+    /// Follows the sysctls of connection tracking, which any program may change.
+    pub(super) fn follow_sysctls(&mut self) {
+        let new = sysctl::tcp_timeouts(&self.current.config.conntrack, sysctl::tcp_timeout);
+        if std::mem::replace(&mut self.current.tcp_timeouts, new) != new {
+            tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
+            self.reach.configure(&self.current, &self.objects);
+        }
+    }
+
+    fn take(
+        &mut self,
+        (mut new, problems): (Effective, Vec<Diagnostic>),
+        objects: Objects,
+    ) -> bool {
+        new.tcp_timeouts = sysctl::tcp_timeouts(&new.config.conntrack, sysctl::tcp_timeout);
+        let old = std::mem::replace(&mut self.current, new);
+        let new = &self.current;
+        logging::start(new.config.log_format, new.config.verbosity);
+        problems.iter().for_each(Diagnostic::log);
+        let changed = changed_fields(&old, new);
+        if changed.is_empty() {
+            tracing::info!("reloaded the configuration; nothing has changed");
+        } else {
+            self.reach.apply(&old, new, &objects);
+            tracing::info!(changed = changed.join(", "), "applied the changed configuration");
+        }
+        self.reach.metrics.config_reloaded(true);
+        self.reach.known.reconfigured(None);
+        let other_source = objects != self.objects || old.node_name != new.node_name;
+        self.objects = objects;
+        other_source
+    }
+
+    /// Reports that a changed configuration is rejected: log, metric and status.
+    pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
+        tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
+        self.reach.metrics.config_reloaded(false);
+        self.reach.known.reconfigured(Some(error.to_string()));
+    }
+
+    fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {
+        let is_gone = error.kind() == io::ErrorKind::NotFound && occasion == Occasion::Noticed;
+        match self.unreadable {
+            None if is_gone => self.unreadable = Some(Unreadable::NotSaid),
+            Some(Unreadable::Said) if occasion == Occasion::Noticed => {}
+            _ => {
+                self.unreadable = Some(Unreadable::Said);
+                self.refuse(&format_args!("cannot read the file: {error}"));
+            }
+        }
+    }
+}
+
+impl Reach {
+    fn apply(&mut self, old: &Effective, new: &Effective, objects: &Objects) {
+        if configure(old, objects) != configure(new, objects) {
+            self.configure(new, objects);
+        }
+        let patience = patience(&new.config);
+        self.health.send_if_modified(|health| {
+            std::mem::replace(&mut health.patience, patience) != patience
+        });
+        for (sender, bind) in [
+            (&self.health_bind, health_bind(&new.config)),
+            (&self.metrics_bind, metrics_bind(&new.config)),
+        ] {
+            sender.send_if_modified(|now| std::mem::replace(now, bind) != bind);
+        }
+        self.configz.send_replace(new.configz());
+        if old.config.conntrack != new.config.conntrack {
+            self.set_sysctls(&new.config.conntrack);
+        }
+        if old.config.oom_score_adj != new.config.oom_score_adj {
+            process::set_oom_score_adj(new.config.oom_score_adj);
+        }
+    }
+
+    fn configure(&self, settings: &Effective, objects: &Objects) {
+        // The dataplane ends only with the process.
+        let _ = self.commands.send(Command::Configure(configure(settings, objects)));
+    }
+
+    fn set_sysctls(&self, settings: &sysctl::Settings) {
+        let mut pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *pending {
+            Some(pending) => pending.clone_from(settings),
+            None => sysctl::apply(settings, &self.net_sysctls),
+        }
+    }
+}
+
+/// Returns what the dataplane needs of the configuration.
+fn configure(settings: &Effective, objects: &Objects) -> Configure {
+    Configure {
+        options: objects.options(settings),
+        node_name: settings.node_name.clone(),
+        min_period: settings.config.min_sync_period,
+    }
+}
+
+/// Returns how long a change may wait before the agent counts as unhealthy.
+pub(super) fn patience(config: &Config) -> std::time::Duration {
+    2 * config.sync_period
+}
+
+/// Returns the address of the server for probes.
+pub(super) fn health_bind(config: &Config) -> Bind {
+    Bind { address: config.healthz_bind_address, hard_fail: config.bind_address_hard_fail }
+}
+
+/// Returns the address of the server for metrics.
+pub(super) fn metrics_bind(config: &Config) -> Bind {
+    Bind { address: config.metrics_bind_address, hard_fail: config.bind_address_hard_fail }
+}
+
+/// Returns the paths of the fields with a new value.
+fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
+    let [old, new] = [old, new].map(|it| serde_json::to_value(&it.full).unwrap_or_default());
+    let has_changed = |path: &&str| {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        old.pointer(&pointer) != new.pointer(&pointer)
+    };
+    FIELDS.iter().map(|field| field.path).filter(has_changed).collect()
+}
+
+/// The watch of the configuration file, if there is one.
+pub(super) struct ConfigurationFile {
+    /// The watch, and the descriptor by which the kernel tells changes.
+    watched: Option<(Paths, AsyncFd<OwnedFd>)>,
+    has_begun: bool,
+}
+
+impl ConfigurationFile {
+    /// Prepares the watch. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the kernel refuses an inotify instance.
+    pub(super) fn new(arguments: &Run) -> anyhow::Result<ConfigurationFile> {
+        let watch = |path: &PathBuf| {
+            let (paths, _) = Paths::new(std::slice::from_ref(path), |_| false)?;
+            let events = source::events(&paths)?;
+            anyhow::Ok((paths, events))
+        };
+        let watched = arguments.settings.config.as_ref().map(watch).transpose();
+        Ok(ConfigurationFile { watched: watched.context("see --config")?, has_begun: false })
+    }
+
+    /// Waits until the file may have changed: not at all at first, since it was read before the watch
+    /// began. Waits for ever without a file.
+    pub(super) async fn changed(&mut self) {
+        let Some((paths, events)) = &mut self.watched else { return std::future::pending().await };
+        if std::mem::replace(&mut self.has_begun, true) {
+            let pause = paths.retry_after();
+            let result = tokio::select! {
+                ready = events.readable() => ready.map_err(anyhow::Error::from).and_then(|mut it| {
+                    it.clear_ready();
+                    paths.take(false).map(drop).map_err(anyhow::Error::from)
+                }),
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => Ok(()),
+            };
+            if let Err(error) = result {
+                tracing::error!(
+                    "cannot watch the configuration file any longer: {error}; send SIGHUP to \
+                     reload it"
+                );
+                self.watched = None;
+                return;
+            }
+        }
+        paths.watch(0);
+    }
+}

@@ -1,0 +1,204 @@
+//! The sources of objects for `shunt run`: manifests or an API server.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, anyhow};
+use shunt_core::model::{Change, Store};
+use shunt_core::plan::Options;
+
+use super::args::Run;
+use super::process;
+use super::settings::Effective;
+use crate::config::Config;
+use crate::dataplane::Commands;
+use crate::serve::events::{Notices, publish};
+use crate::serve::metrics::Metrics;
+use crate::serve::status::{AgentState, Following};
+use crate::source::kubernetes::{
+    Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
+};
+use crate::source::manifests::{self, Locations, Watcher};
+use crate::source::objects::Kind;
+
+/// How long `--once` waits for the API server to list everything: longer than a busy server queues
+/// a request.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A source of objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Objects {
+    /// Files.
+    Manifests(Vec<PathBuf>),
+    /// An API server.
+    Api(Access),
+}
+
+/// The parts of the agent that a running source has to do with.
+pub(super) struct Parts {
+    pub(super) commands: Commands,
+    pub(super) metrics: Metrics,
+    pub(super) notices: Notices,
+    pub(super) known: AgentState,
+    pub(super) locations: Locations,
+}
+
+/// A running source. It ends only on a permanent error, or when the dataplane has ended.
+pub(super) type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+impl Objects {
+    /// Returns the configured source: manifests, or the API server of a kubeconfig on the command
+    /// line or in the configuration. The default is the API server of the surrounding cluster.
+    /// `dialer` connects from the agent's original network namespace, if it works in another one.
+    pub(super) fn chosen(
+        arguments: &Run,
+        config: &Config,
+        dialer: Option<&Dialer>,
+    ) -> Result<Objects, AccessError> {
+        if !arguments.manifests.is_empty() {
+            return Ok(Objects::Manifests(arguments.manifests.clone()));
+        }
+        let access = Access {
+            kubeconfig: config.kubeconfig.clone(),
+            master: config.master.clone(),
+            dialer: dialer.cloned(),
+            content_type: config.content_type,
+        };
+        // Its problems fail the command before anything is started.
+        access.check()?;
+        Ok(Objects::Api(access))
+    }
+
+    /// Returns the dialer of an API server's source.
+    pub(super) fn dialer(&self) -> Option<&Dialer> {
+        match self {
+            Objects::Manifests(_) => None,
+            Objects::Api(access) => access.dialer.as_ref(),
+        }
+    }
+
+    /// Returns true if the source may define no Node for this node: manifests may, a cluster has
+    /// one for each.
+    pub(super) fn may_lack_a_node(&self) -> bool {
+        matches!(self, Objects::Manifests(_))
+    }
+
+    /// Returns the options of the plan for these objects.
+    pub(super) fn options(&self, settings: &Effective) -> Options {
+        Options { requires_node: !self.may_lack_a_node(), ..settings.options() }
+    }
+
+    /// Reads all objects once.
+    pub(super) fn load(
+        &self,
+        node_name: &str,
+        locations: &Locations,
+        mut apply: impl FnMut(Vec<Change>),
+    ) -> anyhow::Result<()> {
+        match self {
+            Objects::Manifests(paths) => {
+                let round = manifests::load(paths, node_name, locations)
+                    .context("cannot read the manifests")?;
+                round.problems.iter().for_each(|problem| problem.log());
+                apply(round.changes);
+                Ok(())
+            }
+            Objects::Api(access) => runtime()?.block_on(async {
+                let source = Source::new(access.clone(), node_name, |_| {}, Arc::new(|_| {}))?;
+                let api_status = source.api_status();
+                let listing = source.run(|batch| {
+                    let synced = batch.changes.contains(&Change::Synced);
+                    apply(batch.changes);
+                    if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                tokio::time::timeout(LISTING_TIMEOUT, listing).await.map_err(|_| {
+                    let trouble = api_status.trouble().map(|(reason, _)| reason);
+                    let why =
+                        trouble.unwrap_or_else(|| "the lists are not complete yet".to_owned());
+                    anyhow!(
+                        "the API server has not listed everything within {LISTING_TIMEOUT:?}: {why}"
+                    )
+                })
+            }),
+        }
+    }
+
+    /// Sends all objects and their changes to the dataplane, and Events to the API server, if there
+    /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
+    /// drop stops the source.
+    pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
+        let Parts { commands, metrics, notices, known, locations } = parts;
+        match self {
+            Objects::Manifests(paths) => {
+                let (watcher, stop) = Watcher::new(paths, node_name, locations)
+                    .context("cannot watch the manifests")?;
+                known.follow(node_name, Following::Manifests(paths.clone()));
+                let (ended, end) = tokio::sync::oneshot::channel();
+                let sink = commands.sink();
+                process::start_thread("manifests", move || {
+                    let _ = ended.send(watcher.run(sink));
+                })?;
+                Ok(Box::pin(async move {
+                    let _stop = stop;
+                    end.await
+                        .context("the thread that watches the manifests has ended")?
+                        .context("cannot watch the manifests any longer")
+                }))
+            }
+            Objects::Api(access) => {
+                let asked = count_requests(metrics.clone());
+                let metrics = metrics.clone();
+                for kind in Kind::ALL {
+                    metrics.watches(kind.resource());
+                }
+                let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
+                let source = Source::new(access.clone(), node_name, restarted, asked)?;
+                let server = access.server()?;
+                known.follow(node_name, Following::Api { server, api_status: source.api_status() });
+                let known = known.clone();
+                let nodes = move || endpoint_nodes(&known.snapshot().store);
+                let (notices, connection) = (notices.clone(), source.connection());
+                let events =
+                    publish(notices, connection, node_name.to_owned(), nodes, SystemTime::now);
+                locations.clear();
+                let sink = commands.sink();
+                Ok(Box::pin(async move {
+                    // Both run until the process ends.
+                    tokio::select! {
+                        () = source.run(sink) => {}
+                        () = events => {}
+                    }
+                    Ok(())
+                }))
+            }
+        }
+    }
+}
+
+/// Returns the names of the nodes with endpoints.
+pub(super) fn endpoint_nodes(store: &Store) -> HashSet<Arc<str>> {
+    let slices = store.services().flat_map(|service| store.slices(&service.name));
+    let nodes = slices.flat_map(|slice| &slice.endpoints).filter_map(|e| e.node.as_ref());
+    // Most endpoints share a node with others.
+    let nodes: HashSet<&Arc<str>> = nodes.collect();
+    nodes.into_iter().cloned().collect()
+}
+
+/// Returns an observer that counts the requests to an API server.
+fn count_requests(metrics: Metrics) -> RequestObserver {
+    Arc::new(move |asked: &ObservedRequest<'_>| {
+        let status = asked.status.map(|status| status.as_u16());
+        metrics.api_asked(asked.method.as_str(), asked.host, status, asked.took);
+    })
+}
+
+/// Starts the runtime for requests, health checks and signals.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime for requests, health checks and signals")
+}

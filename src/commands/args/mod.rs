@@ -1,0 +1,208 @@
+//! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
+
+mod check;
+mod diff;
+mod explain;
+mod meta;
+mod services;
+mod trace;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::agent::args::{HiddenLogging, Logging, Run, Settings};
+
+pub use check::Check;
+pub use diff::Diff;
+pub use explain::{Destination, Explain};
+pub use meta::{Completion, Man, Shell, ShowVersion};
+pub use services::{Services, ServicesOutput};
+pub use trace::Trace;
+
+/// shunt: Kubernetes Services on nftables, programmed over netlink.
+#[derive(Debug, Parser)]
+#[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
+pub struct Arguments {
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep the node's rules in step with the cluster's Services, until stopped.
+    Run(Run),
+    /// Print the ruleset that would be programmed, in nft's syntax; needs no kernel.
+    Render(Render),
+    /// Compare the plan with the tables in the kernel, writing nothing; exit with 1 if they
+    /// differ, with 2 if they could not be compared.
+    Diff(Diff),
+    /// Show the state of the running agent, problems first; fail if there are problems.
+    Status(Status),
+    /// Check whether shunt can run on this node, with its kernel and cluster; fail if not.
+    #[command(mut_args(check::without_tasks))]
+    Check(Check),
+    /// Explain what happens to a connection to a Service, and why.
+    Explain(Explain),
+    /// Show Services with their frontends, endpoints, counters and states.
+    Services(Services),
+    /// Remove everything that shunt has programmed, in one transaction.
+    Cleanup(Cleanup),
+    /// Follow real packets through all rules, and show where they end up.
+    Trace(Trace),
+    /// Print the version, the build and the kernel.
+    Version(ShowVersion),
+    /// Print a script that completes the commands and flags of shunt in a shell.
+    Completion(Completion),
+    /// Write the man pages.
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// Arguments of `shunt render`.
+#[derive(Debug, Args)]
+pub struct Render {
+    /// Read objects from this file or directory of YAML or JSON. Can be given several times.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub manifests: Vec<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// Arguments of `shunt status`.
+#[derive(Debug, Args)]
+#[command(mut_arg("v", |v| {
+    v.hide(false)
+        .help_heading(None::<&str>)
+        .num_args(0..=1)
+        .allow_hyphen_values(false)
+        .default_missing_value("1")
+        .help("Also name the Services without endpoints, and all conflicts and refused frontends")
+}))]
+pub struct Status {
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
+    /// Exit with 0 once the agent of this container has programmed the rules: for the startup
+    /// probe.
+    #[arg(long, conflicts_with = "output")]
+    pub startup_probe: bool,
+    /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: HiddenLogging,
+}
+
+/// The output format of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    Text,
+    /// JSON with every field.
+    Json,
+}
+
+/// Arguments of `shunt cleanup`.
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    /// Also remove the leftovers of kube-proxy: its nftables tables, its chains in the tables of
+    /// iptables-nft, and the services and the interface of its IPVS mode.
+    #[arg(long)]
+    pub kube_proxy: bool,
+    /// With --kube-proxy: keep shunt's own tables, so that Services keep working.
+    #[arg(long, requires = "kube_proxy")]
+    pub keep_own: bool,
+    /// Work in this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: HiddenLogging,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::agent::args::normalized;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    fn run(words: &str) -> Result<Run, String> {
+        let words = normalized(words.split(' ').map(Into::into));
+        match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
+            Ok(Command::Run(run)) => Ok(run),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn flags_are_parsed_like_kube_proxys() {
+        for words in [
+            "--masquerade-all --cluster-cidr=10.0.0.0/8 --hostname-override n -v 4",
+            "--masquerade-all=false --v=2",
+            "--masquerade-all=T --profiling=0 -v=10 -v2",
+            "--oom-score-adj -998 --conntrack-min=0",
+            "--feature-gates=A=true,B=false --vmodule=a=1,b*=2",
+            "--cluster_cidr=10.0.0.0/8 --log_dir /var/log_a --stderrthreshold=2",
+            "--cleanup --init-only=false --version=raw",
+            "--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=10.0.0.0/8",
+        ] {
+            let run = run(&format!("shunt run {words}"));
+            assert!(run.is_ok(), "{words}: {run:?}");
+        }
+        let given = run("shunt run --log_dir=/var/log_a --init-only").expect("arguments");
+        assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
+        assert!(given.init_only && !given.cleanup);
+    }
+
+    #[test]
+    fn status_has_a_switch_that_may_have_a_value() {
+        for (words, level, output) in [
+            ("shunt status", None, Format::Text),
+            ("shunt status -v", Some("1"), Format::Text),
+            ("shunt status -v -o json", Some("1"), Format::Json),
+            ("shunt status --v=0 --output=json", Some("0"), Format::Json),
+            ("shunt status -v 4", Some("4"), Format::Text),
+        ] {
+            let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
+            let Command::Status(status) = parsed.command else { panic!("{words}") };
+            assert_eq!(status.logging.0.flags.last("v"), level, "{words}");
+            assert_eq!(status.output, output, "{words}");
+        }
+    }
+
+    #[test]
+    fn unknown_flags_and_invalid_values_are_named() {
+        for (words, expected) in [
+            ("--no-such-flag", "unexpected argument '--no-such-flag'"),
+            ("--hostname-overide=x", "a similar argument exists: '--hostname-override'"),
+            ("--masquerade-all=yes", "write true or false"),
+            ("--iptables-sync-period=soon", "not a duration such as 30s"),
+            ("--iptables-sync-period=0s", "must be longer than zero"),
+            ("--oom-score-adj=low", "not a number"),
+            ("--logging-format=xml", "write text or json"),
+            ("--feature-gates=A", "not a list such as Name=true"),
+            ("--version=new", "write true, false or raw"),
+            ("--cluster-cidr", "a value is required"),
+            ("more", "unexpected argument 'more'"),
+        ] {
+            let error = run(&format!("shunt run {words}")).expect_err(words);
+            assert!(error.contains(expected), "{words}: {error}");
+        }
+        assert!(run("shunt").is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! `shunt check`: whether this node and its cluster fit, before shunt runs here.
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use shunt_core::model::Change;
+
+use super::{Api, Inputs, Settings, check as run_checks};
+use crate::agent::args::Run;
+use crate::agent::health::families;
+use crate::agent::settings::{Effective, Unusable, load};
+use crate::agent::sources::runtime;
+use crate::agent::{Failure, logging, netns};
+use crate::commands::args::{Arguments, Check, Format};
+use crate::commands::run::print_version;
+use crate::serve::query::Selection;
+use crate::serve::query::{Objects, ask_objects};
+use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
+use crate::source::manifests::{self, Locations};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+
+/// The ClusterIP of the API server in every Pod, which the kubelet sets.
+const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
+
+/// Checks this node and prints the lines. Fails if one of them is a failure.
+pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
+    if let Some(task) = arguments.task() {
+        let error = format!("{task} is a task of `shunt run`, and `shunt check` changes nothing");
+        Arguments::command().error(ErrorKind::ArgumentConflict, error).exit();
+    }
+    let run = &arguments.run;
+    if let Some(done) = print_version(run) {
+        return done;
+    }
+    logging::start_with(&run.logging);
+    let (mut effective, problems) = settings(run)?;
+    let dialer = match &run.netns {
+        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
+        None => None,
+    };
+    netns::enter(run.netns.as_deref())?;
+    // Without settings of its own, the command judges those of the running agent.
+    let running = match run.settings.is_given() {
+        true => None,
+        false => ask_objects(Selection::All).ok(),
+    };
+    if let (Some(effective), Some(running)) = (&mut effective, &running) {
+        effective.node_name.clone_from(&running.status.node);
+    }
+    let (api, objects) = match &effective {
+        None => (Api::NotAsked("the configuration is invalid".to_owned()), Vec::new()),
+        Some(effective) => objects(arguments, effective, dialer)?,
+    };
+    let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
+    crate::commands::print(&match arguments.output {
+        Format::Text => crate::commands::wrap::for_terminal(report.to_string()),
+        Format::Json => crate::commands::json(&report)?,
+    })?;
+    if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
+}
+
+/// Returns the settings unless they are invalid, and their problems.
+fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> {
+    let content = match run.settings.config.as_deref().map(|path| (path, std::fs::read(path))) {
+        None => None,
+        Some((_, Ok(content))) => Some(content),
+        Some((path, Err(error))) => {
+            let reason = format!("cannot read {}: {error}", path.display());
+            let unreadable = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+            return Ok((None, vec![unreadable]));
+        }
+    };
+    match load(&run.settings, &run.logging, content) {
+        Ok((effective, problems)) => Ok((Some(effective), problems)),
+        Err(Unusable::Values(problems)) => Ok((None, problems)),
+        Err(Unusable::Other(error)) => Err(error.into()),
+    }
+}
+
+fn inputs(
+    arguments: &Check,
+    effective: Option<Effective>,
+    running: Option<Objects>,
+    problems: Vec<Diagnostic>,
+    api: Api,
+    objects: Vec<Change>,
+) -> Inputs {
+    let settings = effective.map(|effective| Settings {
+        options: running.map_or_else(|| effective.options(), |running| running.options),
+        localhost_node_ports: effective.full.iptables.localhost_node_ports.unwrap_or(true),
+        node_name: effective.node_name,
+        config: effective.config,
+    });
+    Inputs {
+        settings,
+        problems,
+        api,
+        objects,
+        net_sysctls: arguments.run.net_sysctls.clone(),
+        own_tables: arguments.run.own_tables,
+        families: families(),
+    }
+}
+
+/// Returns what the API server says, and the objects that concern the node.
+fn objects(
+    arguments: &Check,
+    effective: &Effective,
+    dialer: Option<Dialer>,
+) -> Result<(Api, Vec<Change>), Failure> {
+    let manifests = &arguments.run.manifests;
+    if !manifests.is_empty() {
+        let round = manifests::load(manifests, &effective.node_name, &Locations::default())
+            .context("cannot read the manifests")?;
+        round.problems.iter().for_each(|problem| problem.log());
+        return Ok((Api::NotAsked("objects come from --manifests".to_owned()), round.changes));
+    }
+    let access = Access {
+        kubeconfig: effective.config.kubeconfig.clone(),
+        master: effective.config.master.clone(),
+        dialer,
+        content_type: effective.config.content_type,
+    };
+    let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
+        Ok(found) => found,
+        Err(AccessError::InCluster(_)) => {
+            let why = "not asked: give --kubeconfig, or run in a Pod with a service account";
+            return Ok((Api::NotAsked(why.to_owned()), Vec::new()));
+        }
+        Err(error) => return Ok((Api::Unusable(error.to_string()), Vec::new())),
+    };
+    let runtime = runtime()?;
+    let inspection = runtime.block_on(inspect(access, &effective.node_name));
+    // Does not wait for a DNS lookup in progress.
+    runtime.shutdown_background();
+    Ok(match inspection {
+        Err(error) => (Api::Unusable(error.to_string()), Vec::new()),
+        Ok(mut inspection) => {
+            let objects = std::mem::take(&mut inspection.changes);
+            let pod_variable = std::env::var(CLUSTER_IP_VARIABLE).ok();
+            (Api::Asked { server, host, pod_variable, inspection }, objects)
+        }
+    })
+}

@@ -1,0 +1,87 @@
+//! The objects that a command explains: those of the running agent, or of manifests.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use shunt_core::model::Change;
+
+use crate::agent::Failure;
+use crate::agent::args::{Logging, Settings};
+use crate::agent::logging;
+use crate::agent::settings::effective;
+use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
+use crate::serve::status::Status;
+use crate::source::interfaces::interface_addresses;
+use crate::source::manifests::{self, Locations};
+
+/// Where the objects of a command come from.
+pub(super) struct From<'a> {
+    /// The paths of `--manifests`; empty for the running agent.
+    pub(super) manifests: &'a [PathBuf],
+    /// The configuration beside manifests. The agent has its own.
+    pub(super) settings: &'a Settings,
+    pub(super) logging: &'a Logging,
+    /// Manifests are those of any node, which need not be this machine.
+    pub(super) is_offline: bool,
+}
+
+impl From<'_> {
+    /// Starts the log, and returns a function that reads the objects.
+    pub(super) fn start(&self) -> Result<Reader, Failure> {
+        if self.manifests.is_empty() {
+            logging::start_with(self.logging);
+            return Ok(Reader::Agent);
+        }
+        let settings = effective(self.settings, self.logging)?;
+        let round = manifests::load(self.manifests, &settings.node_name, &Locations::default())
+            .context("cannot read the manifests")?;
+        round.problems.iter().for_each(|problem| problem.log());
+        let mut changes = round.changes;
+        changes.extend(match self.is_offline {
+            true => Some(addresses_of_node(&changes)),
+            // Without permission to list them, node ports have no address.
+            false => interface_addresses().ok(),
+        });
+        Ok(Reader::Manifests(Box::new(Objects {
+            options: settings.options(),
+            status: Status { node: settings.node_name, ..Status::default() },
+            excerpt: Excerpt { changes, ..Excerpt::default() },
+        })))
+    }
+}
+
+fn addresses_of_node(changes: &[Change]) -> Change {
+    let addresses = changes.iter().filter_map(|change| match change {
+        Change::Node(node) => Some(&node.addresses),
+        _ => None,
+    });
+    Change::InterfaceAddresses(addresses.flatten().copied().collect())
+}
+
+/// A reader of objects.
+pub(super) enum Reader {
+    /// The objects of the running agent.
+    Agent,
+    /// The objects of manifests, already read.
+    Manifests(Box<Objects>),
+}
+
+impl Reader {
+    /// Returns true if an agent answers.
+    pub(super) fn is_agent(&self) -> bool {
+        matches!(self, Reader::Agent)
+    }
+
+    /// Reads the selected objects. Manifests yield all of theirs.
+    pub(super) fn read(&self, selection: &Selection) -> Result<Objects, Failure> {
+        match self {
+            Reader::Manifests(objects) => Ok((**objects).clone()),
+            Reader::Agent => ask_objects(selection.clone()).map_err(|error| match error {
+                NoAnswer::NoAgent => Failure::Other(anyhow::anyhow!(
+                    "{error}; give --manifests to read files without an agent"
+                )),
+                other => Failure::Other(other.into()),
+            }),
+        }
+    }
+}

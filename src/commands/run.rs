@@ -1,0 +1,80 @@
+//! `shunt run`: the agent, or one of the tasks that kube-proxy does instead by a flag.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::cleanup;
+use super::version::Build;
+use crate::agent::args::{Run, Version};
+use crate::agent::ending::{self, Work};
+use crate::agent::settings::{Effective, effective};
+use crate::agent::{self, Failure, netns};
+use crate::config::raw::Configuration;
+use crate::dataplane::Scope;
+use crate::flows::{Conntrack, sysctl};
+use crate::source::kubernetes::Dialer;
+
+pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
+    if let Some(done) = print_version(arguments) {
+        return done;
+    }
+    let is_agent = !(arguments.once
+        || arguments.cleanup
+        || arguments.init_only
+        || arguments.write_config_to.is_some());
+    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    ending::end_when_a_thread_panics();
+    let mut settings = effective(&arguments.settings, &arguments.logging)?;
+    let dialer = match &arguments.netns {
+        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
+        None => None,
+    };
+    netns::enter(arguments.netns.as_deref())?;
+    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
+    match with_settings(arguments, &settings) {
+        Some(done) => done,
+        None => agent::run(arguments, settings, dialer.as_ref()),
+    }
+}
+
+/// Prints the version if `--version` is set.
+pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
+    let text = match arguments.version? {
+        Version::No => return None,
+        Version::Short => format!("shunt {}\n", Build::new().version),
+        Version::Raw => format!("{:#}\n", Build::new().json()),
+    };
+    let written = std::io::stdout().write_all(text.as_bytes());
+    Some(written.context("cannot print the version").map_err(Failure::from))
+}
+
+/// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
+/// the network namespace already.
+fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
+    if let Some(path) = &arguments.write_config_to {
+        return Some(write_configuration(path, &settings.full));
+    }
+    if arguments.cleanup {
+        return Some(cleanup::clean(Scope { own: true, kube_proxy: false }));
+    }
+    arguments.init_only.then(|| {
+        // After a boot, the sysctls appear only with the module.
+        if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
+            tracing::debug!(%error, "cannot load connection tracking");
+        }
+        sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
+        tracing::info!("set the sysctls (--init-only)");
+        Ok(())
+    })
+}
+
+fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
+    // A JSON value has its fields in order, as kube-proxy writes them.
+    let yaml = serde_json::to_value(full).map(|value| serde_saphyr::to_string(&value));
+    let yaml = yaml.context("cannot write it as JSON")?.context("cannot write it as YAML")?;
+    std::fs::write(path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
+    tracing::info!(file = %path.display(), "wrote the configuration");
+    Ok(())
+}

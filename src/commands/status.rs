@@ -1,0 +1,46 @@
+//! `shunt status`: shows the state of the running agent.
+
+use anyhow::anyhow;
+
+use super::args::{Format, Status as Arguments};
+use crate::agent::{Failure, logging, netns};
+use crate::serve::query::{ask_status, ask_visible};
+
+/// Requests the agent's status and prints it. Fails if the agent has problems.
+pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
+    logging::start_with(&arguments.logging.0);
+    netns::enter(arguments.netns.as_deref())?;
+    if arguments.startup_probe {
+        return startup_probe();
+    }
+    let mut status = ask_status().map_err(anyhow::Error::from)?;
+    status.judge();
+    let text = match arguments.output {
+        Format::Text => super::wrap::for_terminal(status.text(is_verbose(arguments)).to_string()),
+        Format::Json => super::json(&status)?,
+    };
+    super::print(&text)?;
+    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
+}
+
+/// Fails unless the agent of this container has programmed the rules. It may wait for the end of
+/// another container's agent, which then answers in its place.
+fn startup_probe() -> Result<(), Failure> {
+    let (status, is_own) = ask_visible().map_err(anyhow::Error::from)?;
+    if !is_own {
+        let why = "the agent of another container programs the rules; this one waits for its end";
+        return Err(anyhow!(why).into());
+    }
+    if status.rules.last_sync.is_none() {
+        return Err(anyhow!("nothing has been programmed yet").into());
+    }
+    Ok(super::print(
+        "the agent has programmed the rules
+",
+    )?)
+}
+
+/// Returns true for `-v`, unless its value is 0.
+fn is_verbose(arguments: &Arguments) -> bool {
+    arguments.logging.0.flags.last("v").is_some_and(|value| value.trim() != "0")
+}
