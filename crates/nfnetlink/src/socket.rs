@@ -16,10 +16,12 @@
 //! ```
 #![allow(unsafe_code, reason = "what the crate mnl lacks: threads, descriptors and options")]
 
-use std::collections::BTreeMap;
+mod list;
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::{fmt, io};
 
+pub use list::sockets;
 pub use mnl::Bus;
 use mnl::mnl_sys::mnl_socket_setsockopt;
 use nix::errno::Errno;
@@ -423,27 +425,6 @@ impl fmt::Debug for Socket {
     }
 }
 
-/// Returns the multicast groups of each socket of a protocol, by port number, in the network
-/// namespace of this thread.
-///
-/// # Errors
-/// If `/proc/thread-self/net/netlink` is not readable.
-pub fn sockets(bus: Bus) -> io::Result<BTreeMap<u32, u32>> {
-    const FILE: &str = "/proc/thread-self/net/netlink";
-    let list = std::fs::read_to_string(FILE)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {FILE}: {error}")))?;
-    Ok(list.lines().filter_map(|line| parse(line, bus)).collect())
-}
-
-/// Reads port number and groups from a line of that file; `None` for other protocols.
-fn parse(line: &str, bus: Bus) -> Option<(u32, u32)> {
-    let mut fields = line.split_whitespace().skip(1);
-    let number: i32 = fields.next()?.parse().ok()?;
-    let port = fields.next()?.parse().ok()?;
-    let groups = u32::from_str_radix(fields.next()?, 16).ok()?;
-    (number == bus as i32).then_some((port, groups))
-}
-
 /// Repeats a call while a signal interrupts it (`EINTR`).
 fn repeat<T>(mut call: impl FnMut() -> io::Result<T>) -> Result<T, Errno> {
     loop {
@@ -461,19 +442,6 @@ fn unreadable(errno: Errno) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_the_kernel_are_understood() {
-        let line = "00000000a141e68c 12  1936195584 c0000000 0        0        0     2        0        3829776 ";
-        assert_eq!(parse(line, Bus::Netfilter), Some((0x7368_0000, 0xc000_0000)));
-        assert_eq!(parse(line, Bus::Route), None);
-        for other in [
-            "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode",
-            "",
-        ] {
-            assert_eq!(parse(other, Bus::Netfilter), None);
-        }
-    }
 
     /// A query that needs no privilege; the kernel answers with one message.
     const FIND_FAMILY: Request = Request { name: "find the family", kind: 0x10, flags: 0 };
@@ -559,16 +527,6 @@ mod tests {
         assert_eq!(fcntl(&socket, FcntlArg::F_GETFD)?, FdFlag::FD_CLOEXEC.bits());
         let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
         assert!(flags.contains(OFlag::O_NONBLOCK), "{flags:?}");
-        Ok(())
-    }
-
-    #[test]
-    fn port_numbers_are_given_once() -> Result<(), Box<dyn std::error::Error>> {
-        let first = Socket::open(Bus::Generic)?;
-        let second = Socket::bind(Bus::Generic, first.port(), 0);
-        let error = io::Error::from(second.expect_err("the number is taken"));
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        assert_eq!(sockets(Bus::Generic)?.get(&first.port()), Some(&0));
         Ok(())
     }
 }

@@ -94,7 +94,7 @@ mod tests {
                 ("tools".to_owned(), 6),
             ])
         );
-        let budget = "\"crates/core\" = 3\n\"src/serve\" = 5\ntests = 9\n";
+        let budget = "\"crates/core\" = 3\n\"src/serve\" = 5\ntests = 17\n";
         let wrong = check(budget, &rooms)?;
         assert!(wrong[0].starts_with("src/serve has 6 tokens, 5 are"), "{wrong:?}");
         assert!(wrong[1].starts_with("tools has 6 tokens and no budget"), "{wrong:?}");
