@@ -13,12 +13,10 @@ repository=$(realpath "$here/../..")
 name=${SHUNT_CLUSTER:-cluster}
 nodes=${SHUNT_CLUSTER_NODES:-3}
 control=shunt-$name
+families=${SHUNT_CLUSTER_FAMILIES:-dual}
 state=/var/tmp/shunt-cluster/$name
 assets=${KUBEBUILDER_ASSETS:-}
-api=172.30.0.1
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
-service_cidrs=10.96.0.0/16,fd00:10:96::/112
-cluster_cidrs=10.244.0.0/16,fd00:10:244::/56
 
 rendered=$repository/tests/fixtures/chart/kubeadm.yaml
 # shellcheck source=guide.sh
@@ -26,6 +24,23 @@ source "$here/guide.sh"
 
 say() { echo "==> $*"; }
 fail() { echo "cluster: $*" >&2; exit 1; }
+
+# What the cluster has of a thing of each family. Nodes have addresses of both, as most machines do.
+of_families() { # IPV4 IPV6
+    case $families in
+        dual) echo "$1,$2" ;;
+        ipv4) echo "$1" ;;
+        ipv6) echo "$2" ;;
+        *) fail "SHUNT_CLUSTER_FAMILIES is $families; choose dual, ipv4 or ipv6" ;;
+    esac
+}
+first() { of_families "$@" | cut -d, -f1; }
+service_cidrs=$(of_families 10.96.0.0/16 fd00:10:96::/112)
+cluster_cidrs=$(of_families 10.244.0.0/16 fd00:10:244::/56)
+api=$(first 172.30.0.1 fd30::1)
+dns=$(first 10.96.0.10 fd00:10:96::a)
+server=$(first 172.30.0.1:6443 "[fd30::1]:6443")
+
 inside() { local namespace=$1; shift; nsenter --net="/run/netns/$namespace" "$@"; }
 kubectl() { inside "$control" "$assets/kubectl" --kubeconfig "$state/admin.conf" "$@"; }
 
@@ -51,7 +66,7 @@ apiVersion: v1
 kind: Config
 current-context: it
 contexts: [{name: it, context: {cluster: it, user: it}}]
-clusters: [{name: it, cluster: {server: "https://$api:6443", certificate-authority: $state/pki/apiserver.crt}}]
+clusters: [{name: it, cluster: {server: "https://$server", certificate-authority: $state/pki/apiserver.crt}}]
 users: [{name: it, user: {token: "$2"}}]
 END
 }
@@ -72,7 +87,7 @@ control_network() {
     $ip link set nowhere up
     $ip link add nodes type bridge
     $ip link set nodes up
-    $ip address add $api/24 dev nodes
+    $ip address add 172.30.0.1/24 dev nodes
     $ip address add fd30::1/64 dev nodes nodad
     for i in $(seq "$nodes"); do
         $ip route add "10.244.$i.0/24" via "172.30.0.1$i"
@@ -93,16 +108,16 @@ control_plane() {
     until_true 120 "the API server" kubectl get --raw /readyz
     start kube-controller-manager "$assets/kube-controller-manager" --kubeconfig "$state/admin.conf" \
         --leader-elect=false --use-service-account-credentials --root-ca-file "$state/pki/apiserver.crt" \
-        --service-account-private-key-file "$state/pki/accounts.key" --cluster-cidr $cluster_cidrs
+        --service-account-private-key-file "$state/pki/accounts.key" --cluster-cidr "$cluster_cidrs"
     start kube-scheduler "$assets/kube-scheduler" --kubeconfig "$state/admin.conf" --leader-elect=false
     start stand-ins python3 "$here/stand_ins.py" "$state/admin.conf" "$nodes"
 }
 
 start_api_server() {
     start kube-apiserver "$assets/kube-apiserver" --etcd-servers http://127.0.0.1:2379 \
-        --cert-dir "$state/pki" --advertise-address $api --authorization-mode Node,RBAC \
+        --cert-dir "$state/pki" --bind-address :: --advertise-address "$api" --authorization-mode Node,RBAC \
         --kubelet-preferred-address-types InternalIP --token-auth-file "$state/tokens" --allow-privileged \
-        --service-cluster-ip-range $service_cidrs \
+        --service-cluster-ip-range "$service_cidrs" \
         --service-account-issuer https://kubernetes.default.svc --enable-aggregator-routing \
         --service-account-key-file "$state/pki/accounts.key" \
         --service-account-signing-key-file "$state/pki/accounts.key"
@@ -123,7 +138,7 @@ node_network() { # NUMBER
     $ip link set eth0 up
     $ip address add "172.30.0.1$i/24" dev eth0
     $ip address add "fd30::1$i/64" dev eth0 nodad
-    $ip route add default via $api
+    $ip route add default via 172.30.0.1
     $ip route add default via fd30::1
     for other in $(seq "$nodes"); do
         [ "$other" != "$i" ] || continue
@@ -138,7 +153,7 @@ node_object() { # NUMBER
 apiVersion: v1
 kind: Node
 metadata: {name: node-$1, labels: {topology.kubernetes.io/zone: zone-$(((($1 - 1) % 3) + 1)), topology.kubernetes.io/region: region}}
-spec: {podCIDR: 10.244.$1.0/24, podCIDRs: [10.244.$1.0/24, "fd00:10:244:$1::/64"]}
+spec: {podCIDR: "$(first "10.244.$1.0/24" "fd00:10:244:$1::/64")", podCIDRs: [$(of_families "10.244.$1.0/24" "\"fd00:10:244:$1::/64\"")]}
 END
 }
 
@@ -155,7 +170,7 @@ start_node() { # NUMBER
         done
     done
     inside "$control-node-$i" setsid unshare --mount --uts --pid --ipc --fork --kill-child=SIGKILL --mount-proc \
-        bash "$here/node.sh" "$i" "$state" "$assets" "/$control/node-$i" >>"$state/log/node-$i.log" 2>&1 </dev/null &
+        bash "$here/node.sh" "$i" "$state" "$assets" "/$control/node-$i" "$(of_families "172.30.0.1$i" "fd30::1$i")" "$dns" >>"$state/log/node-$i.log" 2>&1 </dev/null &
 }
 
 hierarchies() {
@@ -206,10 +221,10 @@ up() { # PROXY
         start_node "$i"
     done
     for i in $(seq "$nodes"); do until_true 240 "node-$i" node_is_ready "$i"; done
-    sed -e "s/SERVER/$api/" -e "s!CLUSTER_CIDRS!$cluster_cidrs!" "$here/kube-proxy.yaml" >"$state/kube-proxy.yaml"
+    sed -e "s/SERVER/$server/" -e "s!CLUSTER_CIDRS!$cluster_cidrs!" -e "s/ANY/$(first 0.0.0.0 ::)/" "$here/kube-proxy.yaml" >"$state/kube-proxy.yaml"
     say "starting $1"
     apply_proxy "$1"
-    kubectl apply -f "$here/web.yaml" >/dev/null
+    sed -e "s/DNS/$dns/" -e "s/API/$api/" -e "s/FAMILY/$(first IPv4 IPv6)/" "$here/web.yaml" | kubectl apply -f - >/dev/null
     kubectl rollout status deployment/web --timeout=3m
     if [ "$1" != none ]; then
         until_true 60 "a Service by its name, from a pod" \
@@ -262,7 +277,9 @@ check_assets() {
 
 # Runs upstream's tests of networks and Services; the report is ginkgo's, as JSON.
 e2e() { # PROXY REPORT [FOCUS]
-    local skip; skip=$(sed '/^#/d; s/ *#.*//; /^$/d' "$here/skip.txt" | paste -sd '|')
+    local skip kind=single
+    [ "$families" != dual ] || kind=dual
+    skip=$(sed "/^#/d; s/^$kind: //; /^[a-z]*: /d; s/ *#.*//; /^$/d" "$here/skip.txt" | paste -sd '|')
     [ -x "$assets/e2e.test" ] && [ -x "$assets/ginkgo" ] || fail "there is no e2e.test or ginkgo in $assets"
     # Two at a time: more of them meet their own timeouts on a small machine.
     inside "$control" "$assets/ginkgo" run --procs=2 --timeout=4h --silence-skips --no-color --json-report="$(basename "$2")" \

@@ -1,5 +1,5 @@
 # The guide for kubeadm, there and back, with clients on each node all the time; in between a Job that checks a node, a
-# second agent, a rollout, a drained and a rebooted node, and an API server that restarts. Part of cluster.sh.
+# second agent, a rollout, a drained and a rebooted node, an API server that restarts, and tokens that expire. Part of cluster.sh.
 # shellcheck shell=bash
 
 shunt_pod() { kubectl -n kube-system get pods -l app.kubernetes.io/name=shunt --field-selector "spec.nodeName=$1" -o name; }
@@ -31,8 +31,10 @@ containers_on_node_2() {
 # The API has the state from before the boot until the kubelet has written its own.
 node_2_is_booted() { ! grep --quiet --fixed-strings "$containers" <<<"$(containers_on_node_2)"; }
 
+token_has_expired() { kubectl --token "$token" get --raw /version 2>&1 | grep --ignore-case unauthorized; }
+
 guide() {
-    local i pod since spec containers
+    local i pod since spec containers token
     say "clients on every node"
     kubectl apply -f "$here/client.yaml" >/dev/null
     kubectl rollout status daemonset/client --timeout=2m
@@ -112,6 +114,23 @@ guide() {
     since=$(date --utc +%FT%TZ)
     sleep 5
     nothing_was_lost "node-2 booted"
+
+    say "a token that expires"
+    kubectl -n kube-system patch daemonset shunt --patch '
+      {"spec": {"template": {"spec": {
+        "containers": [{"name": "shunt", "volumeMounts":
+          [{"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}],
+        "volumes": [{"name": "token", "projected": {"sources": [
+          {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}},
+          {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}]}}]}}}}'
+    kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
+    # Younger than those of the agents, so theirs are over with it.
+    token=$(kubectl -n kube-system create token shunt --duration=10m)
+    until_true 700 "the end of a token" token_has_expired
+    kubectl scale deployment/web --replicas=3
+    kubectl rollout status deployment/web --timeout=2m
+    for i in $(seq "$nodes"); do kubectl -n kube-system exec "$(shunt_pod "node-$i")" -- shunt status; done
+    nothing_was_lost "first tokens expired"
 
     say "back to kube-proxy"
     kubectl -n kube-system delete daemonset shunt

@@ -2,10 +2,10 @@
 # The first process of a node: the kernel ends all others with it. In namespaces of mounts, processes and
 # network of the node.
 #
-# usage: node.sh NUMBER STATE ASSETS CGROUP
+# usage: node.sh NUMBER STATE ASSETS CGROUP ADDRESSES DNS
 set -euo pipefail
 
-i=$1 state=$2 assets=$3 cgroup=$4
+i=$1 state=$2 assets=$3 cgroup=$4 addresses=$5 dns=$6
 own=$state/node-$i
 
 hostname "node-$i"
@@ -33,12 +33,17 @@ kernel/keys/root_maxbytes 25000000
 END
 mount --make-rshared /
 
+routes='{"dst": "0.0.0.0/0"}' ranges="[{\"subnet\": \"10.244.$i.0/24\"}]"
+routes6='{"dst": "::/0"}' ranges6="[{\"subnet\": \"fd00:10:244:$i::/64\"}]"
+case $addresses in
+    *,*) routes+=", $routes6" ranges+=", $ranges6" ;;
+    *:*) routes=$routes6 ranges=$ranges6 ;;
+esac
 mkdir -p "$own/cni"
 cat >"$own/cni/10-pods.conflist" <<END
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1500,
-   "ipam": {"type": "host-local", "dataDir": "/run/cni", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
-     "ranges": [[{"subnet": "10.244.$i.0/24"}], [{"subnet": "fd00:10:244:$i::/64"}]]}},
+   "ipam": {"type": "host-local", "dataDir": "/run/cni", "routes": [$routes], "ranges": [$ranges]}},
   {"type": "portmap", "backend": "nftables", "capabilities": {"portMappings": true}}]}
 END
 
@@ -71,7 +76,7 @@ kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
-clusterDNS: [10.96.0.10]
+clusterDNS: ["$dns"]
 clusterDomain: cluster.local
 resolvConf: /etc/resolv.conf
 cgroupDriver: cgroupfs
@@ -95,6 +100,6 @@ if [ ! -e "$own/imported" ]; then
     touch "$own/imported"
 fi
 kubelet --config "$own/kubelet.yaml" --kubeconfig "$own/kubelet.conf" --hostname-override "node-$i" \
-    --node-ip "172.30.0.1$i,fd30::1$i" &
+    --node-ip "$addresses" &
 # With either of them the node ends, and `cluster.sh` says where its log is.
 wait -n

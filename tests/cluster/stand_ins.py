@@ -2,7 +2,7 @@
 
 usage: stand_ins.py KUBECONFIG NODES
 
-DNS: names of Services and of their endpoints, from the API. Pods ask 10.96.0.10, a Service, whose endpoint
+DNS: names of Services and of their endpoints, from the API. Pods ask the Service kube-dns, whose endpoint
 this is. Load balancers: an address for each Service, routed to the nodes by ECMP as a router with BGP does,
 and only to nodes whose health check answers if the policy is Local.
 """
@@ -23,7 +23,7 @@ import time
 KUBECONFIG, NODES = open(sys.argv[1]).read(), int(sys.argv[2])
 TOKEN = re.search(r'token: "([^"]+)"', KUBECONFIG)[1]
 TLS = ssl.create_default_context(cafile=re.search(r"certificate-authority: ([^}\s]+)", KUBECONFIG)[1])
-HOST = re.search(r"https://([^:]+):", KUBECONFIG)[1]
+HOST = re.search(r"https://\[?([^]]+?)\]?:6443", KUBECONFIG)[1]
 SERVICES, SLICES = "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 A, CNAME, PTR, AAAA, SRV = 1, 5, 12, 28, 33
@@ -147,6 +147,14 @@ def answer(query):
     return query[:2] + struct.pack("!HHHHH", 0x8580 | code, 1, len(found), 0, 0) + question + body
 
 
+class Listener:
+    address_family = socket.AF_INET6 if ":" in HOST else socket.AF_INET
+
+
+class UdpServer(Listener, socketserver.ThreadingUDPServer):
+    pass
+
+
 class Udp(socketserver.BaseRequestHandler):
     def handle(self):
         query, server = self.request
@@ -160,7 +168,7 @@ class Tcp(socketserver.StreamRequestHandler):
             self.wfile.write(struct.pack("!H", len(text)) + text)
 
 
-class TcpServer(socketserver.ThreadingTCPServer):
+class TcpServer(Listener, socketserver.ThreadingTCPServer):
     allow_reuse_address, daemon_threads = True, True
 
 
@@ -169,7 +177,7 @@ class TcpServer(socketserver.ThreadingTCPServer):
 
 def is_healthy(node, port):
     try:
-        connection = http.client.HTTPConnection(f"172.30.0.1{node}", port, timeout=1)
+        connection = http.client.HTTPConnection(f"{HOST}{node}", port, timeout=1)
         connection.request("GET", "/healthz")
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
@@ -220,7 +228,7 @@ def balance(routes, numbers):
 
 
 def main():
-    servers = [socketserver.ThreadingUDPServer((HOST, 53), Udp), TcpServer((HOST, 53), Tcp)]
+    servers = [UdpServer((HOST, 53), Udp), TcpServer((HOST, 53), Tcp)]
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     routes, numbers = {}, []

@@ -1,5 +1,5 @@
-//! The results of upstream's tests: all of them as JSON, and a page with what a reader looks for. What is
-//! known of the other proxy stays.
+//! The results of upstream's tests: all of them as JSON, and a page with what a reader looks for. Results
+//! of other proxies and families stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,19 +8,17 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-const PROXIES: [&str; 2] = ["shunt", "kube-proxy"];
-
 const HEAD: &str = "\
 # Upstream's tests
 
 `cargo xtask cluster e2e` runs the specs of sig-network in Kubernetes' own `e2e.test`, unmodified, in a cluster of three
-nodes with IPv4 and IPv6. It writes [all outcomes](conformance.json) and this page. [The list of specs that it leaves
-out](../tests/cluster/skip.txt) gives a reason for each. A spec that skips itself does not count; of one that ran again,
-the last outcome does.
+nodes: with IPv4 and IPv6 (dual), or one of them. It writes [all outcomes](conformance.json) and this page. [The list of
+specs that it leaves out](../tests/cluster/skip.txt) gives a reason for each. A spec that skips itself does not count; of
+one that ran again, the last outcome does.
 
 ";
 
-/// The results of one proxy.
+/// The results of one proxy in clusters with the same families.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Results {
     pub(super) date: String,
@@ -32,14 +30,14 @@ pub(super) struct Results {
     pub(super) specs: BTreeMap<String, String>,
 }
 
-/// The results by proxy.
+/// The results by families and proxy.
 type All = BTreeMap<String, Results>;
 
-/// Puts the results of a run, which ginkgo has reported as JSON, in place of those that the proxy had.
+/// Puts the results of a run, which ginkgo has reported as JSON, in place of the subject's old ones.
 /// Returns all results as JSON, and the page.
 pub(super) fn merge(
     old: &str,
-    proxy: &str,
+    subject: &str,
     mut results: Results,
     report: &str,
 ) -> Result<[String; 2]> {
@@ -48,54 +46,56 @@ pub(super) fn merge(
         _ => serde_json::from_str(old).context("the results so far are no JSON")?,
     };
     results.specs = outcomes(report)?;
-    all.insert(proxy.to_owned(), results);
+    all.insert(subject.to_owned(), results);
     Ok([serde_json::to_string_pretty(&all)? + "\n", page(&all)?])
 }
 
 /// Writes the page.
 pub(super) fn page(all: &All) -> Result<String> {
-    let mut text = HEAD.to_owned() + "| | shunt | kube-proxy |\n| --- | --- | --- |\n";
+    let subjects: Vec<&str> = all.keys().map(String::as_str).collect();
+    let head = |first| {
+        format!(
+            "| {first} | {} |\n|{}\n",
+            subjects.join(" | "),
+            " --- |".repeat(subjects.len() + 1)
+        )
+    };
     let row = |text: &mut String, name: &str, cell: &dyn Fn(&Results) -> String| {
-        let cells = PROXIES.map(|proxy| all.get(proxy).map(cell).unwrap_or_default());
+        let cells: Vec<String> = all.values().map(cell).collect();
         writeln!(text, "| {name} | {} |", cells.join(" | "))
     };
+    let passed = |it: &Results| {
+        let passed = it.specs.values().filter(|outcome| *outcome == "passed").count();
+        format!("{passed} of {}", it.specs.len())
+    };
+    let mut text = HEAD.to_owned() + &head("");
     row(&mut text, "date", &|it| it.date.clone())?;
     row(&mut text, "version", &|it| it.version.clone())?;
     row(&mut text, "Kubernetes and its tests", &|it| it.kubernetes.clone())?;
     row(&mut text, "kernel", &|it| it.kernel.clone())?;
+    row(&mut text, "passed", &passed)?;
     let specs: BTreeSet<&str> =
         all.values().flat_map(|it| it.specs.keys()).map(String::as_str).collect();
-    let groups: BTreeSet<&str> = specs.iter().map(|spec| group(spec)).collect();
-    let passed = |it: &Results, belongs: &dyn Fn(&str) -> bool| {
-        let specs = it.specs.iter().filter(|(spec, _)| belongs(spec));
-        let outcomes: Vec<bool> = specs.map(|(_, outcome)| outcome == "passed").collect();
-        format!("{} of {}", outcomes.iter().filter(|it| **it).count(), outcomes.len())
-    };
-    row(&mut text, "passed", &|it| passed(it, &|_| true))?;
-    let cells = |name: &str| {
-        PROXIES.map(|proxy| {
-            let results = all.get(proxy);
-            results.map(|it| passed(it, &|spec| group(spec) == name)).unwrap_or_default()
-        })
-    };
-    let count =
-        |cell: &str| cell.split_once(" of ").filter(|(a, b)| a == b).map(|(a, _)| a.to_owned());
-    let complete = groups.iter().filter_map(|name| {
-        let [shunt, kube_proxy] = cells(name);
-        let count = count(&shunt).filter(|_| shunt == kube_proxy)?;
-        Some(format!("{name} {count}"))
+    let outcome = |it: &Results, spec: &str| it.specs.get(spec).cloned();
+    let (passing, others): (Vec<&str>, Vec<&str>) = specs.iter().partition(|spec| {
+        all.values().all(|it| outcome(it, spec).is_none_or(|outcome| outcome == "passed"))
     });
-    let complete: Vec<String> = complete.collect();
-    writeln!(text, "\nGroups of which all specs passed with both: {}.", complete.join(", "))?;
-    text += "\nSpecs that did not pass with both:\n\n| spec | shunt | kube-proxy |\n| --- | --- | --- |\n";
-    let outcome = |it: &Results, spec: &str| {
-        it.specs.get(spec).cloned().unwrap_or_else(|| "did not run".to_owned())
-    };
-    for spec in specs {
-        let mut results = PROXIES.iter().map(|proxy| all.get(*proxy));
-        if results.any(|it| it.is_none_or(|it| outcome(it, spec) != "passed")) {
-            row(&mut text, spec, &|it| outcome(it, spec))?;
-        }
+    let mut complete: BTreeMap<&str, usize> = BTreeMap::new();
+    for spec in passing {
+        *complete.entry(group(spec)).or_default() += 1;
+    }
+    for spec in &others {
+        complete.remove(group(spec));
+    }
+    let complete: Vec<_> = complete.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    writeln!(
+        text,
+        "\nGroups of which all specs passed wherever they ran: {}.",
+        complete.join(", ")
+    )?;
+    writeln!(text, "\nSpecs that did not pass everywhere:\n\n{}", head("spec").trim_end())?;
+    for spec in others {
+        row(&mut text, spec, &|it| outcome(it, spec).unwrap_or_else(|| "did not run".to_owned()))?;
     }
     Ok(text)
 }
@@ -144,24 +144,24 @@ mod tests {
 
     #[test]
     fn a_run_replaces_its_own_results_only() {
-        let [first, page] = merge("", "kube-proxy", head("yesterday"), REPORT).unwrap();
-        assert!(page.contains("| [sig-network] Services should serve |  | passed |\n"), "{page}");
+        let [first, page] = merge("", "dual kube-proxy", head("yesterday"), REPORT).unwrap();
+        assert!(page.contains("| a/b | failed |\n"), "{page}");
         let again = r#"[{"SpecReports": [
             {"LeafNodeType": "It", "State": "passed", "ContainerHierarchyTexts": [], "LeafNodeText": "a|b"},
             {"LeafNodeType": "It", "State": "passed", "LeafNodeText": "should serve",
              "ContainerHierarchyTexts": ["[sig-network] Services"]}]}]"#;
-        let [both, page] = merge(&first, "shunt", head("today"), again).unwrap();
+        let [both, page] = merge(&first, "dual shunt", head("today"), again).unwrap();
         for row in [
-            "| date | today | yesterday |",
-            "| passed | 2 of 2 | 1 of 2 |",
-            "Groups of which all specs passed with both: Services 1.",
-            "| a/b | passed | failed |",
+            "| date | yesterday | today |",
+            "| passed | 1 of 2 | 2 of 2 |",
+            "Groups of which all specs passed wherever they ran: Services 1.",
+            "| a/b | failed | passed |",
         ] {
             assert!(page.lines().any(|line| line == row), "{row}: {page}");
         }
         assert!(!page.contains("should serve"), "{page}");
-        let [_, last] = merge(&both, "kube-proxy", head("today"), "[]").unwrap();
-        assert!(last.contains("| a/b | passed | did not run |\n"), "{last}");
+        let [_, last] = merge(&both, "ipv4 shunt", head("today"), "[]").unwrap();
+        assert!(last.contains("| a/b | failed | passed | did not run |\n"), "{last}");
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// The number of nodes, in three zones
     #[arg(long, global = true, default_value_t = 3)]
     nodes: u8,
+    /// The address families of pods and Services
+    #[arg(long, global = true, default_value = "dual")]
+    families: Families,
     #[command(subcommand)]
     task: Task,
 }
@@ -61,13 +64,17 @@ enum Proxy {
     KubeProxy,
 }
 
-impl Proxy {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Shunt => "shunt",
-            Self::KubeProxy => "kube-proxy",
-        }
-    }
+/// Address families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Families {
+    Dual,
+    Ipv4,
+    Ipv6,
+}
+
+/// The word on the command line, by which the script and the results know it, too.
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
 pub(crate) fn cluster(installer: &Installer, arguments: &Arguments) -> Result<()> {
@@ -75,24 +82,25 @@ pub(crate) fn cluster(installer: &Installer, arguments: &Arguments) -> Result<()
         let mut script = command(repository().join(SCRIPT));
         script.args(words).env("SHUNT_CLUSTER", &arguments.name);
         script.env("SHUNT_CLUSTER_NODES", arguments.nodes.to_string());
+        script.env("SHUNT_CLUSTER_FAMILIES", word(arguments.families));
         script
     };
     match &arguments.task {
         Task::Down => run(&mut script(&["down"])),
-        Task::Up { proxy } => start(installer, script(&["up", proxy.name()])),
+        Task::Up { proxy } => start(installer, script(&["up", &word(*proxy)])),
         Task::Guide => {
             start(installer, script(&["up", "kube-proxy"]))?;
             run(&mut script(&["guide"]))
         }
         Task::E2e { proxy, focus } => {
-            start(installer, script(&["up", proxy.name()]))?;
+            start(installer, script(&["up", &word(*proxy)]))?;
             let report = env::temp_dir().join(format!("shunt-e2e-{}.json", arguments.name));
-            let mut tests = script(&["e2e", proxy.name()]);
+            let mut tests = script(&["e2e", &word(*proxy)]);
             // Failures are in the report, too.
             let outcome = run(tests.arg(&report).args(focus));
             if focus.is_none() {
                 let text = fs::read_to_string(&report).context("the tests left no report")?;
-                write(*proxy, &text)?;
+                write(*proxy, arguments.families, &text)?;
             }
             outcome
         }
@@ -110,8 +118,8 @@ fn start(installer: &Installer, mut script: Command) -> Result<()> {
     run(script.env("SHUNT", agent::build()?))
 }
 
-/// Puts the results of one proxy beside those of the other.
-fn write(proxy: Proxy, report: &str) -> Result<()> {
+/// Puts the results of one run beside those of others.
+fn write(proxy: Proxy, families: Families, report: &str) -> Result<()> {
     let versions = match proxy {
         Proxy::Shunt => {
             let commit = stdout(command("git").args(["rev-parse", "--short", "HEAD"]))?;
@@ -128,7 +136,8 @@ fn write(proxy: Proxy, report: &str) -> Result<()> {
         kernel: said(command("uname").arg("-r"))?,
         ..Default::default()
     };
-    let files = conformance::merge(&old, proxy.name(), results, report)?;
+    let files =
+        conformance::merge(&old, &format!("{} {}", word(families), word(proxy)), results, report)?;
     for (path, content) in RESULTS.iter().zip(files) {
         fs::write(repository().join(path), content)
             .with_context(|| format!("cannot write {path}"))?;
