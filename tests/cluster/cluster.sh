@@ -277,9 +277,8 @@ check_assets() {
 
 # Runs upstream's tests of networks and Services; the report is ginkgo's, as JSON.
 e2e() { # PROXY REPORT [FOCUS]
-    local skip kind=single
-    [ "$families" != dual ] || kind=dual
-    skip=$(sed "/^#/d; s/^$kind: //; /^[a-z]*: /d; s/ *#.*//; /^$/d" "$here/skip.txt" | paste -sd '|')
+    local skip
+    skip=$(sed "/^#/d; s/^[a-z0-9,]*$families[a-z0-9,]*: //; /^[a-z0-9,]*: /d; s/ *#.*//; /^$/d" "$here/skip.txt" | paste -sd '|')
     [ -x "$assets/e2e.test" ] && [ -x "$assets/ginkgo" ] || fail "there is no e2e.test or ginkgo in $assets"
     # Two at a time: more of them meet their own timeouts on a small machine.
     inside "$control" "$assets/ginkgo" run --procs=2 --timeout=4h --silence-skips --no-color --json-report="$(basename "$2")" \

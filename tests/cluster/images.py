@@ -118,6 +118,19 @@ def single(path, name):
     return layer.bytes()
 
 
+def agnhost():
+    """With the certificate by which its servers answer with TLS."""
+    layer = Layer()
+    layer.program(f"{assets}/agnhost", "agnhost")
+    with tempfile.TemporaryDirectory() as folder:
+        files = {option: f"{folder}/localhost.{option}" for option in ["crt", "key"]}
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=localhost",
+                        "-keyout", files["key"], "-out", files["crt"]], check=True, capture_output=True)
+        for option, path in files.items():
+            layer.text(f"localhost.{option}", pathlib.Path(path).read_text())
+    return layer.bytes()
+
+
 def pause():
     with tempfile.TemporaryDirectory() as folder:
         source, program = f"{folder}/pause.c", f"{folder}/pause"
@@ -131,8 +144,9 @@ def main():
     regression = f"{assets}/regression-issue-74839"
     images = [
         (["registry.k8s.io/pause:3.10.1", "registry.k8s.io/pause:3.10.2"], [pause()], ["/pause"], []),
-        ([f"{TESTS}/agnhost:2.63.0"], [base, single(f"{assets}/agnhost", "agnhost")], ["/agnhost"], ["pause"]),
-        ([f"{TESTS}/busybox:1.37.0-1", f"{TESTS}/glibc-dns-testing:2.0.0"], [base], [], ["sh"]),
+        ([f"{TESTS}/agnhost:2.63.0"], [base, agnhost()], ["/agnhost"], ["pause"]),
+        ([f"{TESTS}/busybox:1.37.0-1", f"{TESTS}/glibc-dns-testing:2.0.0",
+          "registry.k8s.io/build-image/distroless-iptables:v0.9.3"], [base], [], ["sh"]),
         (["registry.k8s.io/kube-proxy:v1.36.2"], [base, single(f"{assets}/kube-proxy", "usr/local/bin/kube-proxy")],
          ["/usr/local/bin/kube-proxy"], []),
         ([f"localhost/shunt:{version}"], [single(shunt, "usr/bin/shunt")], ["/usr/bin/shunt"], ["run"]),

@@ -25,6 +25,9 @@ pub(super) struct Results {
     pub(super) version: String,
     pub(super) kubernetes: String,
     pub(super) kernel: String,
+    /// Of the requests that specs of rolling updates sent all the time, those that failed, and all.
+    #[serde(default)]
+    pub(super) rolling_updates: [u64; 2],
     /// The outcomes, by spec.
     #[serde(default)]
     pub(super) specs: BTreeMap<String, String>,
@@ -45,7 +48,11 @@ pub(super) fn merge(
         "" => All::new(),
         _ => serde_json::from_str(old).context("the results so far are no JSON")?,
     };
-    results.specs = outcomes(report)?;
+    let suites: Vec<Value> = serde_json::from_str(report).context("ginkgo's report is no JSON")?;
+    let specs: Vec<&Value> =
+        suites.iter().filter_map(|suite| suite["SpecReports"].as_array()).flatten().collect();
+    results.specs = outcomes(&specs);
+    results.rolling_updates = requests(&specs);
     all.insert(subject.to_owned(), results);
     Ok([serde_json::to_string_pretty(&all)? + "\n", page(&all)?])
 }
@@ -74,6 +81,10 @@ pub(super) fn page(all: &All) -> Result<String> {
     row(&mut text, "Kubernetes and its tests", &|it| it.kubernetes.clone())?;
     row(&mut text, "kernel", &|it| it.kernel.clone())?;
     row(&mut text, "passed", &passed)?;
+    row(&mut text, "requests that failed during rolling updates", &|it| {
+        let [failed, all] = it.rolling_updates;
+        if all == 0 { String::new() } else { format!("{failed} of {all}") }
+    })?;
     let specs: BTreeSet<&str> =
         all.values().flat_map(|it| it.specs.keys()).map(String::as_str).collect();
     let outcome = |it: &Results, spec: &str| it.specs.get(spec).cloned();
@@ -107,23 +118,32 @@ fn group(spec: &str) -> &str {
 }
 
 /// Returns the specs that ran. One that ran again after a failure has its last outcome.
-fn outcomes(report: &str) -> Result<BTreeMap<String, String>> {
-    let suites: Vec<Value> = serde_json::from_str(report).context("ginkgo's report is no JSON")?;
+fn outcomes(specs: &[&Value]) -> BTreeMap<String, String> {
     let mut outcomes = BTreeMap::new();
-    for suite in &suites {
-        for spec in suite["SpecReports"].as_array().into_iter().flatten() {
-            let state = spec["State"].as_str().unwrap_or_default();
-            if spec["LeafNodeType"] != "It" || ["skipped", "pending"].contains(&state) {
-                continue;
-            }
-            let containers = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
-            let words = containers.chain([&spec["LeafNodeText"]]).filter_map(Value::as_str);
-            // A cell has no bars.
-            let name = words.collect::<Vec<_>>().join(" ").replace('|', "/");
-            outcomes.insert(name, state.to_owned());
+    for spec in specs {
+        let state = spec["State"].as_str().unwrap_or_default();
+        if spec["LeafNodeType"] != "It" || ["skipped", "pending"].contains(&state) {
+            continue;
         }
+        let containers = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
+        let words = containers.chain([&spec["LeafNodeText"]]).filter_map(Value::as_str);
+        // A cell has no bars.
+        let name = words.collect::<Vec<_>>().join(" ").replace('|', "/");
+        outcomes.insert(name, state.to_owned());
     }
-    Ok(outcomes)
+    outcomes
+}
+
+/// Returns how many requests of the specs of rolling updates failed, and how many there were. They log both.
+fn requests(specs: &[&Value]) -> [u64; 2] {
+    let logs = specs.iter().filter_map(|spec| spec["CapturedGinkgoWriterOutput"].as_str());
+    let lines: Vec<&str> = logs.flat_map(str::lines).collect();
+    let sum = |words: &str| -> u64 {
+        let numbers =
+            lines.iter().filter_map(|line| line.split_once(words)?.1.trim().parse::<u64>().ok());
+        numbers.sum()
+    };
+    [sum("] Network errors:") + sum("] HTTP errors:"), sum("] Load Balancer total HTTP requests:")]
 }
 
 #[cfg(test)]
@@ -133,7 +153,8 @@ mod tests {
     const REPORT: &str = r#"[{"SpecReports": [
         {"LeafNodeType": "BeforeSuite", "State": "passed", "LeafNodeText": ""},
         {"LeafNodeType": "It", "State": "passed", "ContainerHierarchyTexts": ["[sig-network] Services"],
-         "LeafNodeText": "should serve"},
+         "LeafNodeText": "should serve", "CapturedGinkgoWriterOutput":
+         "I1126 10:00:00.1 7 a.go:1] Load Balancer total HTTP requests: 300\nI1126 a.go:2] Network errors: 2\nI1126 a.go:3] HTTP errors: 1\n"},
         {"LeafNodeType": "It", "State": "failed", "ContainerHierarchyTexts": [], "LeafNodeText": "a|b"},
         {"LeafNodeType": "It", "State": "skipped", "ContainerHierarchyTexts": [], "LeafNodeText": "sctp"}
     ]}]"#;
@@ -154,6 +175,7 @@ mod tests {
         for row in [
             "| date | yesterday | today |",
             "| passed | 1 of 2 | 2 of 2 |",
+            "| requests that failed during rolling updates | 3 of 300 |  |",
             "Groups of which all specs passed wherever they ran: Services 1.",
             "| a/b | failed | passed |",
         ] {
