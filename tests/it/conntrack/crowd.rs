@@ -64,6 +64,8 @@ impl Crowd {
             route add local 10.96.0.0/16 dev lo
             route add local fd00:96::/64 dev lo
             route add local fd00:244::/64 dev lo")?;
+        // A slow machine takes longer to make them than they would live.
+        ns.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout", "600")])?;
         Ok(Crowd { ns, flows: 0 })
     }
 
