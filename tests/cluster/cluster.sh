@@ -75,7 +75,8 @@ control_network() {
     ip netns add "$control"
     local ip="ip -n $control"
     inside "$control" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
-        net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 net.ipv4.fib_multipath_hash_policy=1 \
+        net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
+        net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1 \
         net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0
     $ip link set lo up
     # The client of load balancers: its address is not one of the nodes' subnet.

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 `cargo xtask cluster e2e` runs the specs of sig-network in Kubernetes' own `e2e.test`, unmodified, in a cluster of three
 nodes: with IPv4 and IPv6 (dual), or one of them. It writes [all outcomes](conformance.json) and this page. [The list of
 specs that it leaves out](../tests/cluster/skip.txt) gives a reason for each. A spec that skips itself does not count; of
-one that ran again, the last outcome does.
+one that ran again, the last outcome does, also if that run was of a few specs only.
 
 ";
 
@@ -36,13 +36,14 @@ pub(super) struct Results {
 /// The results by families and proxy.
 type All = BTreeMap<String, Results>;
 
-/// Puts the results of a run, which ginkgo has reported as JSON, in place of the subject's old ones.
-/// Returns all results as JSON, and the page.
+/// Puts the results of a run, which ginkgo has reported as JSON, in place of the subject's old ones; of
+/// a run of some specs, only their outcomes. Returns all results as JSON, and the page.
 pub(super) fn merge(
     old: &str,
     subject: &str,
     mut results: Results,
     report: &str,
+    is_part: bool,
 ) -> Result<[String; 2]> {
     let mut all: All = match old {
         "" => All::new(),
@@ -53,7 +54,10 @@ pub(super) fn merge(
         suites.iter().filter_map(|suite| suite["SpecReports"].as_array()).flatten().collect();
     results.specs = outcomes(&specs);
     results.rolling_updates = requests(&specs);
-    all.insert(subject.to_owned(), results);
+    match all.get_mut(subject).filter(|_| is_part) {
+        Some(known) => known.specs.append(&mut results.specs),
+        None => drop(all.insert(subject.to_owned(), results)),
+    }
     Ok([serde_json::to_string_pretty(&all)? + "\n", page(&all)?])
 }
 
@@ -165,13 +169,13 @@ mod tests {
 
     #[test]
     fn a_run_replaces_its_own_results_only() {
-        let [first, page] = merge("", "dual kube-proxy", head("yesterday"), REPORT).unwrap();
+        let [first, page] = merge("", "dual kube-proxy", head("yesterday"), REPORT, false).unwrap();
         assert!(page.contains("| a/b | failed |\n"), "{page}");
         let again = r#"[{"SpecReports": [
             {"LeafNodeType": "It", "State": "passed", "ContainerHierarchyTexts": [], "LeafNodeText": "a|b"},
             {"LeafNodeType": "It", "State": "passed", "LeafNodeText": "should serve",
              "ContainerHierarchyTexts": ["[sig-network] Services"]}]}]"#;
-        let [both, page] = merge(&first, "dual shunt", head("today"), again).unwrap();
+        let [both, page] = merge(&first, "dual shunt", head("today"), again, false).unwrap();
         for row in [
             "| date | yesterday | today |",
             "| passed | 1 of 2 | 2 of 2 |",
@@ -182,8 +186,12 @@ mod tests {
             assert!(page.lines().any(|line| line == row), "{row}: {page}");
         }
         assert!(!page.contains("should serve"), "{page}");
-        let [_, last] = merge(&both, "ipv4 shunt", head("today"), "[]").unwrap();
+        let [_, last] = merge(&both, "ipv4 shunt", head("today"), "[]", false).unwrap();
         assert!(last.contains("| a/b | failed | passed | did not run |\n"), "{last}");
+        let part = r#"[{"SpecReports": [{"LeafNodeType": "It", "State": "passed", "LeafNodeText": "a|b"}]}]"#;
+        let [_, last] = merge(&both, "dual kube-proxy", head("later"), part, true).unwrap();
+        assert!(last.contains("| date | yesterday | today |\n| version |"), "{last}");
+        assert!(last.contains("| passed | 2 of 2 | 2 of 2 |"), "{last}");
     }
 
     #[test]

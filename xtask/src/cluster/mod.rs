@@ -47,7 +47,7 @@ enum Task {
     E2e {
         #[arg(default_value = "shunt")]
         proxy: Proxy,
-        /// Only specs whose name has this regular expression; the page stays as it is
+        /// Only specs whose name has this regular expression; outcomes of others stay
         #[arg(long)]
         focus: Option<String>,
     },
@@ -98,10 +98,8 @@ pub(crate) fn cluster(installer: &Installer, arguments: &Arguments) -> Result<()
             let mut tests = script(&["e2e", &word(*proxy)]);
             // Failures are in the report, too.
             let outcome = run(tests.arg(&report).args(focus));
-            if focus.is_none() {
-                let text = fs::read_to_string(&report).context("the tests left no report")?;
-                write(*proxy, arguments.families, &text)?;
-            }
+            let text = fs::read_to_string(&report).context("the tests left no report")?;
+            write(*proxy, arguments.families, &text, focus.is_some())?;
             outcome
         }
     }
@@ -119,7 +117,7 @@ fn start(installer: &Installer, mut script: Command) -> Result<()> {
 }
 
 /// Puts the results of one run beside those of others.
-fn write(proxy: Proxy, families: Families, report: &str) -> Result<()> {
+fn write(proxy: Proxy, families: Families, report: &str, is_part: bool) -> Result<()> {
     let versions = match proxy {
         Proxy::Shunt => {
             let commit = stdout(command("git").args(["rev-parse", "--short", "HEAD"]))?;
@@ -136,8 +134,13 @@ fn write(proxy: Proxy, families: Families, report: &str) -> Result<()> {
         kernel: said(command("uname").arg("-r"))?,
         ..Default::default()
     };
-    let files =
-        conformance::merge(&old, &format!("{} {}", word(families), word(proxy)), results, report)?;
+    let files = conformance::merge(
+        &old,
+        &format!("{} {}", word(families), word(proxy)),
+        results,
+        report,
+        is_part,
+    )?;
     for (path, content) in RESULTS.iter().zip(files) {
         fs::write(repository().join(path), content)
             .with_context(|| format!("cannot write {path}"))?;
