@@ -11,8 +11,8 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
-use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
-use shunt_testbed::{Agent, Echo, Netns, Scratch, Topology};
+use shunt_fake_apiserver::{Gate, Kubeconfig, TOKEN};
+use shunt_testbed::{Agent, Echo, Netns, Program, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
 use crate::process::{children, share};
@@ -156,9 +156,9 @@ pub(crate) fn kube_proxy(
     let file = folder.join("config.yaml");
     let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
     std::fs::write(&file, format!("{head}{settings}"))?;
-    let arguments =
-        [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
-    Program::start(netns, &cluster.kubernetes.assets().join("kube-proxy"), &arguments, folder)
+    let mut command = netns.command(cluster.kubernetes.assets().join("kube-proxy"));
+    command.arg(format!("--config={}", file.display())).arg("--hostname-override=node-1");
+    Program::start(command)
 }
 
 /// The port of the server that a new connection reaches. The connection is reset afterwards.
@@ -209,7 +209,7 @@ impl Running {
     pub(crate) fn log(&self) -> String {
         let log = match &self.process {
             Process::Shunt(agent) => agent.log(),
-            Process::KubeProxy(program) => program.log().unwrap_or_default(),
+            Process::KubeProxy(program) => program.log(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
-use shunt_testbed::{Netns, Scratch};
+use shunt_fake_apiserver::{Gate, Kubeconfig, TOKEN};
+use shunt_testbed::{Netns, Program, Scratch};
 
 use crate::beside::{Cluster, kube_proxy};
 use crate::process::cpu_time;
@@ -63,7 +63,7 @@ impl Proxies {
             let limit = at.elapsed().mul_f64(CALM_SHARE);
             let busy = zip(before, after).position(|(before, after)| after - before > limit);
             let Some(busy) = busy else { return Ok(()) };
-            let log = || self.0[busy].program.log().unwrap_or_default();
+            let log = || self.0[busy].program.log();
             ensure!(started.elapsed() < timeout, "kube-proxy does not become calm\n{}", log());
         }
     }

@@ -13,5 +13,4 @@ mod metrics;
 mod oncall;
 mod packets;
 mod reload;
-mod table;
 mod world;

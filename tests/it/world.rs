@@ -4,14 +4,13 @@ use std::fmt::Display;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 pub(crate) use shunt_testbed::CLUSTER_CIDR;
 use shunt_testbed::{
     Agent, AgentBuilder, Echo, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service,
     Topology,
 };
-
-use crate::table::{WEB, service_of};
 
 /// The agent's binary.
 pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
@@ -110,20 +109,12 @@ pub(crate) fn status_json(ns: &Netns) -> Result<Value> {
 /// A Service with every kind of frontend, in both families and on all protocols: port 80 and node
 /// port 30080.
 pub(crate) fn web() -> Service {
-    service_of("web", WEB).metadata("creationTimestamp: 2020-01-01T00:00:00Z")
-}
-
-/// Adds a port for each protocol, named after it.
-pub(crate) fn on_all_protocols(service: Service, port: u16, node_port: Option<u16>) -> Service {
-    Protocol::ALL.into_iter().fold(service, |service, protocol| match node_port {
-        Some(node_port) => service.node_port(&port_name(protocol), protocol, port, node_port),
-        None => service.port(&port_name(protocol), protocol, port),
-    })
+    Service::everywhere("web", 10).metadata("creationTimestamp: 2020-01-01T00:00:00Z")
 }
 
 /// A Service of this name with only cluster IPs, port 80 on all protocols.
 pub(crate) fn cluster_ip_service(name: &str, ips: &[&str]) -> Service {
-    on_all_protocols(Service::new(name), 80, None).cluster_ips(ips)
+    Service::new(name).all_protocols(80, None).cluster_ips(ips)
 }
 
 /// A Service of this name with only cluster IPs, TCP port 80.
@@ -131,9 +122,9 @@ pub(crate) fn http_service(name: &str, ips: &[&str]) -> Service {
     Service::new(name).cluster_ips(ips).port("http", Protocol::Tcp, 80)
 }
 
-/// The slices of a Service whose ports are those of [`on_all_protocols`], one for each family.
+/// The slices of a Service with a port for each protocol, one for each family.
 pub(crate) fn slices(service: &str, hosts: &[&Host]) -> String {
-    EndpointSlice::pair(service, |slice| target_ports(slice).hosts(hosts))
+    EndpointSlice::pair(service, |slice| slice.all_protocols(TARGET).hosts(hosts))
 }
 
 /// The slices of a Service such as [`http_service`].
@@ -141,18 +132,18 @@ pub(crate) fn http_slices(service: &str, hosts: &[&Host]) -> String {
     EndpointSlice::pair(service, |slice| slice.port("http", Protocol::Tcp, TARGET).hosts(hosts))
 }
 
-/// Adds a port for each protocol to a slice, as [`on_all_protocols`] names it.
-pub(crate) fn target_ports(slice: EndpointSlice) -> EndpointSlice {
-    Protocol::ALL
-        .into_iter()
-        .fold(slice, |slice, protocol| slice.port(&port_name(protocol), protocol, TARGET))
-}
-
 /// A Service and its slices.
 pub(crate) fn manifest(service: &impl Display, name: &str, hosts: &[&Host]) -> String {
     format!("{service}{}", slices(name, hosts))
 }
 
-fn port_name(protocol: Protocol) -> String {
-    protocol.to_string().to_lowercase()
+/// Permits this process and those that it starts so many open files, or as many as the system
+/// does. Returns their number.
+pub(crate) fn allow_files(wanted: u64) -> Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+        return Ok(wanted);
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(wanted)), hard)?;
+    Ok(hard)
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
-use shunt_testbed::{Fate, Question, patience, volley};
+use shunt_testbed::{Outcome, Question, patience, volley};
 
 use crate::difference::{Cell, Compared, Difference, Round, Tally, differences};
 use crate::targets::{Target, targets};
@@ -123,10 +123,13 @@ fn tallies(side: &Side, cells: &[Cell], round: Round) -> Result<BTreeMap<Cell, T
     Ok(tallies)
 }
 
-fn text(fate: &Fate) -> String {
-    match fate {
+fn text(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Reached { server, source } => format!("{server}←{source}"),
         // From the gateway: no rule of the node has touched it.
-        Fate::Icmp(Errno::EHOSTUNREACH | Errno::EACCES) => "unhandled".to_owned(),
-        fate => fate.to_string(),
+        Outcome::Icmp(Errno::EHOSTUNREACH | Errno::EACCES) => "unhandled".to_owned(),
+        Outcome::Icmp(Errno::ECONNREFUSED) => "port-unreachable".to_owned(),
+        Outcome::Dropped => "silence".to_owned(),
+        outcome => outcome.to_string(),
     }
 }

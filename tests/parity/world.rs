@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker, Program, TOKEN};
-use shunt_testbed::{Agent, Echo, Host, Scratch, Topology, http_get, patience};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker, TOKEN};
+use shunt_testbed::{Agent, Echo, Host, Program, Scratch, Topology, http_get, patience};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -117,16 +117,10 @@ impl<'a> World<'a> {
                 configuration(&reference, settings)
             ),
         )?;
-        let kube_proxy = Program::start(
-            &reference.lab.node,
-            &kubernetes.assets().join("kube-proxy"),
-            &[
-                format!("--config={}", file.display()),
-                format!("--hostname-override={}", reference.lab.node.name),
-                "-v=4".to_owned(),
-            ],
-            folder.path(),
-        )?;
+        let mut command = reference.lab.node.command(kubernetes.assets().join("kube-proxy"));
+        command.arg(format!("--config={}", file.display()));
+        command.args(["--hostname-override", &reference.lab.node.name, "-v=4"]);
+        let kube_proxy = Program::start(command)?;
         let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &shunt.lab.node)
             .config(&configuration(&shunt, settings))?
             .start()?;
@@ -177,7 +171,7 @@ impl<'a> World<'a> {
 
     /// What both have logged.
     pub(crate) fn logs(&self) -> String {
-        let kube_proxy = self.kube_proxy.log().unwrap_or_default();
+        let kube_proxy = self.kube_proxy.log();
         let lines: Vec<&str> = kube_proxy.lines().collect();
         let end = lines[lines.len().saturating_sub(60)..].join("\n");
         format!("── kube-proxy ──\n{end}\n── shunt ──\n{}", self.agent.log())
@@ -189,9 +183,9 @@ impl<'a> World<'a> {
         let start = Instant::now();
         while !http_get(node, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
             ensure!(
-                start.elapsed() < patience(CONVERGENCE) && !self.kube_proxy.has_ended(),
+                start.elapsed() < patience(CONVERGENCE) && self.kube_proxy.is_running(),
                 "kube-proxy does not start:\n{}",
-                self.kube_proxy.log()?
+                self.kube_proxy.log()
             );
             thread::sleep(POLL);
         }

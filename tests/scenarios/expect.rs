@@ -249,8 +249,10 @@ impl Cell<'_> {
             Expected::Unhandled => probe.unhandled(),
             Expected::Unreachable => {
                 let tally = probe.tally(1, patience(NEIGHBOUR))?;
-                let is_error = |it: &Outcome| matches!(it, Outcome::Unreachable(_));
-                ensure!(tally.counts.iter().all(|(it, _)| is_error(it)), "{probe}: {tally}");
+                ensure!(
+                    tally.counts.iter().all(|(it, _)| it.error().is_some()),
+                    "{probe}: {tally}"
+                );
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 18] = files![
+const FILES: [(&str, &str); 19] = files![
     "affinity",
     "balancing",
     "check",
@@ -34,6 +34,7 @@ const FILES: [(&str, &str); 18] = files![
     "configuration",
     "conflicts",
     "connections",
+    "diff",
     "endpoints",
     "explain",
     "flows",

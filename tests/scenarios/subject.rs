@@ -6,8 +6,10 @@ use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
-use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes, Program, TOKEN};
-use shunt_testbed::{Agent, HEALTH_PORT, ManifestDir, Scratch, Topology, http_get, patience};
+use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes, TOKEN};
+use shunt_testbed::{
+    Agent, HEALTH_PORT, ManifestDir, Program, Scratch, Topology, http_get, patience,
+};
 
 use crate::language::Scenario;
 
@@ -147,20 +149,17 @@ impl<'a> Source<'a> {
         config["nftables"]["minSyncPeriod"] = json!("1ms");
         config["nftables"]["syncPeriod"] = json!("1s");
         fs::write(&file, config.to_string())?;
-        let args = [
-            format!("--config={}", file.display()),
-            format!("--hostname-override={}", lab.node.name),
-            "-v=2".to_owned(),
-        ];
-        let binary = kubernetes.assets().join("kube-proxy");
-        let program = Program::start(&lab.node, &binary, &args, self.folder.path())?;
+        let mut command = lab.node.command(kubernetes.assets().join("kube-proxy"));
+        command.arg(format!("--config={}", file.display()));
+        command.args(["--hostname-override", &lab.node.name, "-v=2"]);
+        let program = Program::start(command)?;
         let start = Instant::now();
         let address = ([127, 0, 0, 1], HEALTH_PORT).into();
         while !http_get(&lab.node, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
             ensure!(
-                start.elapsed() < patience(PATIENCE) && !program.has_ended(),
+                start.elapsed() < patience(PATIENCE) && program.is_running(),
                 "kube-proxy does not start:\n{}",
-                program.log()?
+                program.log()
             );
             thread::sleep(Duration::from_millis(10));
         }
@@ -180,7 +179,7 @@ impl Process {
     pub(crate) fn log(&self) -> String {
         let log = match self {
             Self::Shunt(agent) => agent.log(),
-            Self::KubeProxy(program) => program.log().unwrap_or_default(),
+            Self::KubeProxy(program) => program.log(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")

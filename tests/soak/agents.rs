@@ -1,14 +1,13 @@
 //! The agent of the node, one after the other, and how much memory each takes.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::ChainName;
-use shunt_testbed::{Agent, AgentBuilder, Exposition, HEALTH_PORT, Host, METRICS_PORT, Netns};
+use shunt_testbed::{Agent, AgentBuilder, HEALTH_PORT, Host, Netns};
 
 use crate::cluster::Cluster;
 use crate::report::{Growth, Sample};
@@ -116,7 +115,7 @@ impl Agents {
 
     /// What the one that runs has logged.
     pub(crate) fn log(&self) -> String {
-        self.lock().current.as_ref().map(Agent::log).unwrap_or_default()
+        self.lock().current.as_ref().map(|agent| agent.log()).unwrap_or_default()
     }
 
     /// Stops the last one, and tells how what the kernel holds differs from what a fresh start makes:
@@ -198,7 +197,7 @@ impl Inner {
     }
 
     fn sample(&mut self) {
-        let resident = self.current.as_ref().and_then(|agent| resident(agent.pid()));
+        let resident = self.current.as_ref().and_then(|agent| agent.resident().ok());
         if let Some(resident) = resident {
             let after = self.started.elapsed();
             self.samples.push(Sample { after, resident });
@@ -248,13 +247,5 @@ fn wait_until_calm(node: &Netns) -> Result<()> {
 
 /// Transactions that an agent has committed.
 fn commits(agent: &Agent) -> Result<f64> {
-    let scraped = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics")?.body)?;
-    scraped.value("shunt_commits_total", &[]).context("no shunt_commits_total")
-}
-
-/// Bytes of memory that a process has at the moment (`VmRSS`).
-fn resident(pid: i32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    agent.scrape()?.value("shunt_commits_total", &[]).context("no shunt_commits_total")
 }

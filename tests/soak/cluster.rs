@@ -76,19 +76,13 @@ impl Cluster {
     }
 
     fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
-        self.api.put(EndpointSlice::pair(service, |slice| {
-            let slice = slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET);
-            slice.hosts(pods)
-        }))
+        self.api.put(EndpointSlice::pair(service, |slice| slice.all_protocols(TARGET).hosts(pods)))
     }
 
     /// Makes a Service and waits until it works, and until it is gone again: by then the agent has
     /// seen all that was written before.
     pub(crate) fn mark(&self) -> Result<()> {
-        let marker = Service::new("marker")
-            .port("tcp", Protocol::Tcp, 80)
-            .port("udp", Protocol::Udp, 80)
-            .cluster_ips(&["10.96.0.99"]);
+        let marker = Service::new("marker").all_protocols(80, None).cluster_ips(&["10.96.0.99"]);
         // Not from where traffic comes from: some of these get no answer.
         let probe = || self.lab.from(&self.lab.pod1).tcp("10.96.0.99:80");
         let patience = std::time::Duration::from_secs(60);
@@ -107,12 +101,7 @@ impl Cluster {
 
 /// The Service that does not change, with every kind of frontend.
 fn stable() -> Service {
-    Service::new("stable")
-        .node_port("tcp", Protocol::Tcp, 80, 30_080)
-        .node_port("udp", Protocol::Udp, 80, 30_080)
-        .cluster_ips(&["10.96.0.10", "fd00:96::10"])
-        .spec("ipFamilyPolicy: RequireDualStack")
-        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+    Service::everywhere("stable", 10)
 }
 
 /// The name of the n-th Service that changes.
@@ -126,14 +115,9 @@ pub(crate) fn changing(n: usize, random: &mut Random) -> Service {
     let node_port = 31_000 + n as u16 * 2 % 1_600;
     let service = match random.below(4) {
         // More than there are node ports want one: some of them go without, in turn.
-        0 => service.node_port("tcp", Protocol::Tcp, 80, node_port).node_port(
-            "udp",
-            Protocol::Udp,
-            80,
-            node_port,
-        ),
+        0 => service.all_protocols(80, Some(node_port)),
         1 => service.port("udp", Protocol::Udp, 53),
-        _ => service.port("tcp", Protocol::Tcp, 80).port("udp", Protocol::Udp, 80),
+        _ => service.all_protocols(80, None),
     };
     let v4 = format!("10.97.{}.{}", n / 250, 1 + n % 250);
     let service = match random.below(2) {
@@ -153,11 +137,7 @@ pub(crate) fn changing(n: usize, random: &mut Random) -> Service {
 
 /// A slice of the n-th Service, with some endpoints of all sorts.
 pub(crate) fn endpoints(n: usize, random: &mut Random) -> EndpointSlice {
-    let mut slice = EndpointSlice::v4(&name(n)).port("tcp", Protocol::Tcp, TARGET).port(
-        "udp",
-        Protocol::Udp,
-        TARGET,
-    );
+    let mut slice = EndpointSlice::v4(&name(n)).all_protocols(TARGET);
     for e in 0..random.below(8) {
         let node = if random.below(4) == 0 { "node-1" } else { "node-2" };
         let state = random.one_of(&[

@@ -6,8 +6,8 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use shunt_testbed::{
-    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol,
-    Service, Topology,
+    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, ManifestDir, Node, Service,
+    Topology,
 };
 
 /// The folder of the previous version: its agent `shunt`, and its files in `source`.
@@ -68,15 +68,8 @@ impl World {
         let servers = lab.serve(TARGET)?;
         let manifests = ManifestDir::new()?;
         manifests.write("node.yaml", Node::of(&lab.node))?;
-        let web = Service::new("web").metadata("creationTimestamp: 2020-01-01T00:00:00Z");
-        let web = Protocol::ALL
-            .into_iter()
-            .fold(web, |web, protocol| web.node_port(&name(protocol), protocol, 80, 30080));
-        let web = web
-            .cluster_ips(&["10.96.0.10", "fd00:96::10"])
-            .spec("ipFamilyPolicy: RequireDualStack")
-            .external_ips(&["198.51.100.10", "2001:db8:51::10"])
-            .load_balancer(&["203.0.113.10", "2001:db8:113::10"]);
+        let web = Service::everywhere("web", 10);
+        let web = web.metadata("creationTimestamp: 2020-01-01T00:00:00Z");
         let web = if fields.is_empty() { web } else { web.spec(fields) };
         manifests.write("web.yaml", web)?;
         let world = Self { lab, manifests, _servers: servers };
@@ -86,11 +79,7 @@ impl World {
 
     /// Replaces the endpoints of the Service.
     pub(crate) fn set_endpoints(&self, pods: &[&Host]) -> Result<()> {
-        let slices = EndpointSlice::pair("web", |slice| {
-            let port =
-                |slice: EndpointSlice, protocol| slice.port(&name(protocol), protocol, TARGET);
-            Protocol::ALL.into_iter().fold(slice, port).hosts(pods)
-        });
+        let slices = EndpointSlice::pair("web", |slice| slice.all_protocols(TARGET).hosts(pods));
         self.manifests.write("web-slices.yaml", slices)
     }
 
@@ -135,8 +124,4 @@ impl World {
 /// All that a program printed.
 pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat()
-}
-
-fn name(protocol: Protocol) -> String {
-    protocol.to_string().to_lowercase()
 }

@@ -1,4 +1,3 @@
-//! Taken node ports, and addresses that come while a client sends. `tests/scenarios` has who reaches what.
+//! Addresses that come while a client sends. `tests/scenarios` has who reaches what, and taken node ports.
 
 mod node_ports;
-mod taken_ports;

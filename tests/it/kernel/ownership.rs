@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nfnetlink::nft::{Error, Socket};
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{Call, Faulty, NODE};
-use shunt_testbed::Netns;
+use shunt_testbed::{Netns, eventually};
 
 use super::start::some_cluster;
 
@@ -25,15 +25,10 @@ fn owner(ns: &Netns) -> Result<Dataplane> {
 /// Syncs as soon as a former owner is gone. Its socket is closed for good once no process has it:
 /// other tests that fork at this moment have it until they execute their program.
 fn sync_after(dataplane: &mut Dataplane) -> Result<Option<SyncReport>> {
-    let start = Instant::now();
-    loop {
-        match dataplane.sync() {
-            Err(error) if matches!(error.kernel(), Error::Owned { .. }) => {
-                ensure!(start.elapsed() < Duration::from_secs(10), "{error}");
-            }
-            other => return Ok(other?),
-        }
-    }
+    eventually("no owner", || match dataplane.sync() {
+        Err(error) if matches!(error.kernel(), Error::Owned { .. }) => Ok(None),
+        other => Ok(Some(other?)),
+    })
 }
 
 /// An hour after the time of the last call: elements are compared only now and then.
@@ -91,10 +86,7 @@ fn start_repairs_changes_to_tables_without_an_owner() -> Result<()> {
         owner(&ns)?.sync()?;
         let wanted = ns.ruleset()?;
         // The socket of the owner may be open for a moment longer: see `sync_after`.
-        let start = Instant::now();
-        while ns.nft(damage).is_err() {
-            ensure!(start.elapsed() < Duration::from_secs(10), "{damage}");
-        }
+        eventually(damage, || Ok(ns.nft(damage).ok()))?;
         let mut next = owner(&ns)?;
         sync_after(&mut next)?;
         assert_eq!(ns.ruleset()?, wanted, "{damage}");

@@ -1,15 +1,13 @@
 //! What `shunt check` asks the kernel, and that nothing of it stays.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nfnetlink::nft::{
     Batch, Error, Kernel, Socket, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST, TableFamily,
 };
 use shunt::dataplane::{has_owned_tables, missing_features};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
-use shunt_testbed::{Netns, patience};
+use shunt_testbed::{Netns, eventually};
 
 const TABLE: &str = "probe";
 
@@ -61,14 +59,9 @@ fn table_of_the_probe_ends_with_its_socket() -> Result<()> {
     assert!(ns.output("nft", &["list", "tables"])?.contains(TABLE));
     drop(kernel);
     // A process that another test starts has a copy of the socket until it executes its program.
-    let start = Instant::now();
-    while !ns.output("nft", &["list", "tables"])?.is_empty() {
-        ensure!(
-            start.elapsed() < patience(Duration::from_secs(10)),
-            "the table outlives its socket"
-        );
-    }
-    Ok(())
+    eventually("the end of the table", || {
+        Ok(ns.output("nft", &["list", "tables"])?.is_empty().then_some(()))
+    })
 }
 
 #[test]

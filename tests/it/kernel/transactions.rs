@@ -1,10 +1,7 @@
 //! The traps of nf_tables' transactions, each with a test that falls into it if we do.
 
 use anyhow::Result;
-use nfnetlink::nft::{
-    Batch, ElementData, Elements, Error, Kernel, Refusal, SetData, SetType, Socket, TableFamily,
-    Verdict,
-};
+use nfnetlink::nft::{Batch, Elements, Error, Kernel, Refusal, SetType, Socket, TableFamily};
 use shunt_testbed::Netns;
 
 const TABLE: &str = "test";
@@ -67,33 +64,6 @@ fn a_transaction_of_many_messages_and_megabytes_is_applied_whole() -> Result<()>
 }
 
 #[test]
-fn a_map_of_1600_verdicts_arrives_whole() -> Result<()> {
-    let ns = Netns::new()?;
-    ns.run(|| {
-        let mut socket = Socket::open()?;
-        let mut batch = begin(&SetType { data: Some(SetData::Verdict), ..NUMBERS });
-        batch.add_chain(TableFamily::Ip, TABLE, "somewhere", None);
-        let mut elements = Elements::new();
-        for n in 0..1_600_u32 {
-            let verdict = ElementData::Verdict(Verdict::Goto("somewhere"));
-            elements.push(&n.to_be_bytes(), Some(verdict), Some("default/some-service:http"));
-        }
-        batch.add_elements(TableFamily::Ip, TABLE, "numbers", &elements);
-        socket.commit(&batch.finish())?;
-        let mut right = 0;
-        socket.elements(TableFamily::Ip, TABLE, "numbers", &mut |element| {
-            let verdict = ElementData::Verdict(Verdict::Goto("somewhere"));
-            right += usize::from(
-                element.data == Some(verdict)
-                    && element.comment == Some("default/some-service:http"),
-            );
-        })?;
-        assert_eq!(right, 1_600);
-        Ok(())
-    })
-}
-
-#[test]
 fn an_error_in_the_middle_changes_nothing_and_is_named() -> Result<()> {
     let ns = Netns::new()?;
     ns.run(|| {
@@ -145,25 +115,6 @@ fn a_stale_generation_is_told_apart_and_changes_nothing() -> Result<()> {
     })
 }
 
-#[test]
-fn many_refused_messages_do_not_overrun_the_socket() -> Result<()> {
-    let ns = Netns::new()?;
-    ns.run(|| {
-        let mut socket = Socket::open()?;
-        let mut batch = begin(&NUMBERS);
-        for n in 0..2_000 {
-            batch.delete_chain(TableFamily::Ip, TABLE, &format!("missing-{n}"));
-        }
-        let error = socket.commit(&batch.finish()).expect_err("missing chains");
-        assert!(matches!(&error, Error::Refused(r) if r.len() == 2_000), "{error}");
-        assert!(error.to_string().len() < 1_000, "{error}");
-        // And nothing of it is left to be taken for the answer to the next one.
-        socket.commit(&begin(&NUMBERS).finish())?;
-        assert_eq!(count(&mut socket)?, 0);
-        Ok(())
-    })
-}
-
 /// More than the receive buffer takes: the kernel says so once and then says nothing at all until
 /// everything is read.
 #[test]
@@ -180,6 +131,7 @@ fn refusals_that_overrun_the_socket_are_no_answers_to_what_is_asked_next() -> Re
             refusals.len() < 20_000 && refusals.iter().all(|one| one.object.starts_with("missing-"))
         };
         assert!(matches!(&error, Error::Refused(refusals) if some(refusals)), "{error}");
+        assert!(error.to_string().len() < 1_000, "{error}");
         socket.generation()?;
         socket.commit(&begin(&NUMBERS).finish())?;
         assert_eq!(count(&mut socket)?, 0);

@@ -6,12 +6,10 @@ mod traffic;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use shunt_testbed::{
-    Agent, EndpointSlice, Exposition, Host, METRICS_PORT, Protocol, Service, http_get, patience,
-};
+use anyhow::{Context, Result};
+use shunt_testbed::{Agent, EndpointSlice, Host, Protocol, Service, eventually, patience};
 
 use crate::world::World;
 
@@ -47,7 +45,7 @@ fn raw_server(host: &Host) -> Result<TcpListener> {
 /// Connects from the node, as soon as the agent listens.
 fn connect(world: &World, to: &str) -> Result<TcpStream> {
     let address: SocketAddr = to.parse()?;
-    let stream = wait_for("a listener", || {
+    let stream = eventually("a listener", || {
         world.lab.node.run(|| Ok(TcpStream::connect_timeout(&address, PATIENCE).ok()))
     })?;
     stream.set_read_timeout(Some(patience(PATIENCE)))?;
@@ -62,34 +60,6 @@ fn pair(world: &World, server: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     endpoint.set_read_timeout(Some(patience(PATIENCE)))?;
     endpoint.set_write_timeout(Some(patience(PATIENCE)))?;
     Ok((client, endpoint))
-}
-
-/// Repeats a question until it has an answer.
-fn wait_for<T>(what: &str, mut question: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = question()? {
-            return Ok(answer);
-        }
-        ensure!(start.elapsed() < patience(PATIENCE), "{what} did not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Returns the value of a metric.
-fn metric(world: &World, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
-    let address = SocketAddr::from(([127, 0, 0, 1], METRICS_PORT));
-    let answer = http_get(&world.lab.node, address, "/metrics")?;
-    Exposition::parse(&answer.body)?
-        .value(name, labels)
-        .with_context(|| format!("no {name}{labels:?} in\n{}", answer.body))
-}
-
-/// Waits until a metric has a value.
-fn wait_for_metric(world: &World, name: &str, labels: &[(&str, &str)], value: f64) -> Result<()> {
-    wait_for(&format!("{name}{labels:?} {value}"), || {
-        Ok((metric(world, name, labels)? == value).then_some(()))
-    })
 }
 
 /// Returns true if the agent has the thread of the proxy.

@@ -1,9 +1,9 @@
 //! An agent that waits for the lock of another one.
 
 use anyhow::{Result, ensure};
-use shunt_testbed::Agent;
+use shunt_testbed::{Agent, eventually};
 
-use super::{BOTH, PODS, V4, V6, wait_for};
+use super::{BOTH, PODS, V4, V6};
 use crate::world::{SHUNT, World, run_shunt, status_json};
 
 fn waiting(world: &World, config: &str) -> Result<Agent> {
@@ -58,7 +58,7 @@ fn startup_probe_succeeds_for_an_agent_that_has_programmed() -> Result<()> {
     fails(&same_container, "no shunt")?;
     // Nothing listens there, so nothing is listed.
     let early = Agent::builder(SHUNT, node).arg("--master=http://127.0.0.1:9").spawn()?;
-    wait_for("an answer", || Ok(same_container()?.1.contains("nothing has been").then_some(())))?;
+    eventually("an answer", || Ok(same_container()?.1.contains("nothing has been").then_some(())))?;
     fails(&other_container, "waits for its end")?;
     early.stop()?;
 

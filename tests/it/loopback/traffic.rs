@@ -1,18 +1,15 @@
 //! What passes through the proxy: data, its end, resets, many connections at once.
 
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
 use shunt_testbed::{Agent, Outcome};
 
-use super::{BOTH, PATIENCE, PODS, V4, metric, pair, raw_server, raw_service, wait_for_metric};
-use crate::world::World;
+use super::{BOTH, PATIENCE, PODS, V4, pair, raw_server, raw_service};
+use crate::world::{World, allow_files};
 
 /// The size of a transfer in each direction.
 const BULK: usize = 16 << 20;
@@ -99,7 +96,7 @@ fn each_direction_ends_by_itself() -> Result<()> {
     client.write_all(b"reply")?;
     drop(client);
     assert_eq!(receive_all(&endpoint)?, b"reply");
-    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)
+    raw.agent.wait_for_sample("shunt_loopback_connections_open", &[], |it| it == 0.0).map(drop)
 }
 
 #[test]
@@ -113,7 +110,7 @@ fn reset_is_passed_on() -> Result<()> {
         let error = other.read(&mut [0]).err().context("no error")?;
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
-    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)
+    raw.agent.wait_for_sample("shunt_loopback_connections_open", &[], |it| it == 0.0).map(drop)
 }
 
 #[test]
@@ -159,21 +156,19 @@ fn connections_above_the_maximum_are_reset() -> Result<()> {
     let agent = world.agent(BOTH)?.wrapper(&limited).start()?;
     let node = world.lab.from(&world.lab.node);
     node.tcp(V4).eventually().reaches(&PODS);
-    wait_for_metric(&world, "shunt_loopback_connections_open", &[], 0.0)?;
+    agent.wait_for_sample("shunt_loopback_connections_open", &[], |it| it == 0.0)?;
     let mut connections = Vec::new();
     for _ in 0..MOST {
         connections.push(node.connect(V4)?);
     }
     let tally = node.tcp(V4).tally(4, PATIENCE)?;
-    let is_reset = |outcome: &Outcome| {
-        matches!(outcome, Outcome::Refused | Outcome::Unreachable(Errno::ECONNRESET))
-    };
-    ensure!(tally.counts.iter().all(|(outcome, _)| is_reset(outcome)), "{tally}");
+    ensure!(tally.counts.iter().all(|(outcome, _)| *outcome == Outcome::Reset), "{tally}");
     agent.wait_for_log(&["WARN", "too many connections", "maximum=90"])?;
     assert_eq!(agent.log().matches("too many connections").count(), 1);
-    assert_eq!(metric(&world, "shunt_loopback_connections_total", &[("result", "too-many")])?, 4.0);
+    let (total, too_many) = ("shunt_loopback_connections_total", [("result", "too-many")]);
+    assert_eq!(agent.scrape()?.value(total, &too_many), Some(4.0));
     for connection in &mut connections {
-        assert_eq!(connection.echo("still there")?, "still there");
+        connection.server(PATIENCE)?;
     }
     drop(connections);
     node.tcp(V4).eventually().reaches(&PODS);
@@ -188,12 +183,12 @@ fn ten_thousand_connections_at_once() -> Result<()> {
     let raw = Raw::new()?;
     // The first connection waits for the listener.
     let mut pairs = vec![raw.pair()?];
-    let before = resident(raw.agent.pid())?;
+    let before = raw.agent.resident()?;
     while pairs.len() < usize::try_from(many)? {
         pairs.push(raw.pair().with_context(|| format!("after {} connections", pairs.len()))?);
     }
-    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], many as f64)?;
-    let grown = resident(raw.agent.pid())?.saturating_sub(before);
+    raw.agent.wait_for_sample("shunt_loopback_connections_open", &[], |it| it == many as f64)?;
+    let grown = raw.agent.resident()?.saturating_sub(before);
     ensure!(grown < many * MOST_PER_CONNECTION, "{many} connections: {grown} bytes");
     for (n, (client, endpoint)) in pairs.iter_mut().enumerate() {
         let (question, answer) = (n.to_be_bytes(), (!n).to_be_bytes());
@@ -208,28 +203,9 @@ fn ten_thousand_connections_at_once() -> Result<()> {
     let status = crate::world::status_json(&raw.world.lab.node)?;
     assert_eq!(status["loopback"]["connections"], many);
     drop(pairs);
-    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)?;
+    raw.agent.wait_for_sample("shunt_loopback_connections_open", &[], |it| it == 0.0)?;
     let labels = [("result", "forwarded")];
-    let forwarded = metric(&raw.world, "shunt_loopback_connections_total", &labels)?;
-    assert_eq!(forwarded, many as f64);
+    let forwarded = raw.agent.scrape()?.value("shunt_loopback_connections_total", &labels);
+    assert_eq!(forwarded, Some(many as f64));
     raw.agent.stop()
-}
-
-/// Permits this process and those that it starts so many open files, or as many as the system
-/// does. Returns their number.
-fn allow_files(wanted: u64) -> Result<u64> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if hard < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
-        return Ok(wanted);
-    }
-    setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(wanted)), hard)?;
-    Ok(hard)
-}
-
-/// The bytes of memory that a process uses.
-fn resident(pid: i32) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line.and_then(|it| it.split_whitespace().next()).context("no VmRSS")?.parse()?;
-    Ok(kib << 10)
 }

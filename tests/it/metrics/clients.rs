@@ -10,14 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::sockopt::{RcvBuf, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket,
 };
 use shunt_testbed::{Agent, HEALTH_PORT, Host, METRICS_PORT, Netns, Node, Protocol, Service};
 
-use crate::world::{World, http_service, http_slices};
+use crate::world::{World, allow_files, http_service, http_slices};
 
 const CROWD: usize = 2_000;
 /// The time for an answer: the kubelet's default.
@@ -41,7 +40,8 @@ fn local_service() -> String {
 
 /// An agent that serves health, metrics and a `healthCheckNodePort` with one local endpoint.
 fn start(world: &World, wrapper: &[&str]) -> Result<Agent> {
-    allow_files()?;
+    // As many connections as the tests need.
+    allow_files(4 * CROWD as u64)?;
     world.manifests.write("node.yaml", Node::of(&world.lab.node))?;
     world.manifests.write(
         "local.yaml",
@@ -54,13 +54,6 @@ fn start(world: &World, wrapper: &[&str]) -> Result<Agent> {
         thread::sleep(Duration::from_millis(5));
     }
     Ok(agent)
-}
-
-/// Lets this process have as many connections as the tests need.
-fn allow_files() -> Result<()> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    ensure!(most > 3 * CROWD as u64, "the tests need more files than {most}: ulimit -Hn");
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
 /// The status of an answer.
@@ -135,21 +128,18 @@ fn crowd(host: &Host, from: &[Ipv4Addr], to: SocketAddrV4) -> Result<Vec<TcpStre
     host.run(|| (0..CROWD).map(|nth| open(from[nth % from.len()], to, true)).collect())
 }
 
-/// What a process has: resident memory in KiB, and open files.
-fn holdings(agent: &Agent) -> Result<(usize, usize)> {
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
-    let memory = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok((memory, fs::read_dir(format!("/proc/{}/fd", agent.pid()))?.count()))
+/// What a process has: bytes of memory, and open files.
+fn holdings(agent: &Agent) -> Result<(u64, usize)> {
+    Ok((agent.resident()?, fs::read_dir(format!("/proc/{}/fd", agent.pid()))?.count()))
 }
 
 /// Asserts that clients cost the agent no more than a bounded amount.
 #[track_caller]
-fn assert_bounded(agent: &Agent, before: (usize, usize)) {
+fn assert_bounded(agent: &Agent, before: (u64, usize)) {
     // A process that has ended has more than anything.
-    let now = holdings(agent).unwrap_or((usize::MAX, usize::MAX));
-    assert!(now.0 < before.0 + 32 * 1024, "{before:?} KiB and files, then {now:?}");
-    assert!(now.1 < before.1 + 1_100, "{before:?} KiB and files, then {now:?}");
+    let now = holdings(agent).unwrap_or((u64::MAX, usize::MAX));
+    assert!(now.0 < before.0 + (32 << 20), "{before:?} bytes and files, then {now:?}");
+    assert!(now.1 < before.1 + 1_100, "{before:?} bytes and files, then {now:?}");
 }
 
 #[test]
@@ -278,7 +268,7 @@ fn clients_leave_the_agent_enough_files() -> Result<()> {
     let _crowd = crowd(&world.lab.node, &sources(40), to)?;
     assert_answers(&world, &agent);
     world.manifests.write("web.yaml", http_service("web", &["10.96.0.10"]))?;
-    super::exported::wait_for_services(&agent, 2)?;
+    agent.wait_for_sample("shunt_services", &[], |it| it == 2.0)?;
     assert_answers(&world, &agent);
     agent.stop()
 }

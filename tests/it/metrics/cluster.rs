@@ -4,9 +4,8 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Topology};
+use shunt_testbed::{Agent, HEALTH_PORT, HttpAnswer, Node, Topology};
 
-use super::exported::{scrape, wait_for_services};
 use crate::world::{SHUNT, http_service, status_text};
 
 /// An API server on the node's loopback, and an agent that follows it.
@@ -48,7 +47,7 @@ fn a_node_that_the_cluster_does_not_know_is_not_eligible() -> Result<()> {
 
     // Another sync is no news about the node.
     api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
-    wait_for_services(agent, 1)?;
+    agent.wait_for_sample("shunt_services", &[], |it| it == 1.0)?;
     assert_eq!(agent.log().matches(&missing).count(), 1, "{}", agent.log());
     let told = status_text(&lab.node)?;
     assert!(told.starts_with(&format!("PROBLEM  {missing}")), "{told}");
@@ -70,8 +69,8 @@ fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Resu
     api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
     agent.wait_ready()?;
     let name = "kubeproxy_network_programming_duration_seconds_count";
-    let measured = |scraped: &Exposition, family| scraped.value(name, &[("ip_family", family)]);
-    assert_eq!(measured(&scrape(agent)?, "IPv4"), Some(0.0));
+    let (v4, v6) = (&[("ip_family", "IPv4")], &[("ip_family", "IPv6")]);
+    assert_eq!(agent.scrape()?.value(name, v4), Some(0.0));
 
     api.wait_for_watch(Kind::EndpointSlice)?;
     // Later than the start of the agent in any case. What lies ahead counts as no time.
@@ -90,25 +89,14 @@ fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Resu
         )
     };
     api.put(&slice("10.244.0.7"))?;
-    let counted = |count: f64| {
-        move |answer: &HttpAnswer| {
-            let scraped = Exposition::parse(&answer.body).ok()?;
-            (measured(&scraped, "IPv4") == Some(count)).then_some(())
-        }
-    };
-    agent.wait_for_answer(METRICS_PORT, "/metrics", counted(1.0))?;
+    agent.wait_for_sample(name, v4, |it| it == 1.0)?;
     api.put(&slice("10.244.0.8"))?;
-    agent.wait_for_answer(METRICS_PORT, "/metrics", counted(2.0))?;
-    assert_eq!(measured(&scrape(agent)?, "IPv6"), Some(0.0));
+    let scraped = agent.wait_for_sample(name, v4, |it| it == 2.0)?;
+    assert_eq!(scraped.value(name, v6), Some(0.0));
 
-    let restarts = |scraped: &Exposition| {
-        scraped.value("shunt_watch_restarts_total", &[("resource", "services")])
-    };
+    let (restarts, of_services) = ("shunt_watch_restarts_total", &[("resource", "services")]);
     // A rate needs the value before the first restart.
-    assert_eq!(restarts(&scrape(agent)?), Some(0.0));
+    assert_eq!(scraped.value(restarts, of_services), Some(0.0));
     api.break_watches(Kind::Service)?;
-    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
-        let scraped = Exposition::parse(&answer.body).ok()?;
-        (restarts(&scraped)? >= 1.0).then_some(())
-    })
+    agent.wait_for_sample(restarts, of_services, |it| it >= 1.0).map(drop)
 }

@@ -1,14 +1,12 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
-use shunt_testbed::{Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Occupier, patience};
+use shunt_testbed::{Agent, HEALTH_PORT, HttpAnswer, METRICS_PORT, Occupier, eventually};
 
-use super::exported::{scrape, wait_for_sample, wait_for_services};
 use crate::world::{CLUSTER_CIDR, World, http_service, manifest, status_json, status_text, web};
 
 /// An answer's body with `T` in place of each time.
@@ -31,7 +29,8 @@ fn a_node_without_ipv6_says_nothing_of_it() -> Result<()> {
     let status = r#""status":{"IPv4":{"lastUpdated":"T","healthy":true}}"#;
     assert!(livez.contains(status) && !livez.contains("IPv6"), "{livez}");
     let name = "kubeproxy_sync_proxy_rules_duration_seconds_count";
-    let scraped = wait_for_sample(&agent, name, &[("ip_family", "IPv4")])?;
+    // The first sync is counted a moment after the agent is ready.
+    let scraped = agent.wait_for_sample(name, &[("ip_family", "IPv4")], |_| true)?;
     assert_eq!(scraped.value(name, &[("ip_family", "IPv6")]), None);
     agent.stop()
 }
@@ -51,14 +50,10 @@ fn tables_that_cannot_be_written_make_it_unhealthy_once_they_are_late() -> Resul
     assert!(told.starts_with("PROBLEM  the last sync failed "), "{told}");
     world.manifests.write("web.yaml", http_service("web", &["10.96.0.10"]))?;
     let pending = "kubeproxy_sync_proxy_rules_service_changes_pending";
-    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
-        let scraped = Exposition::parse(&answer.body).ok()?;
-        (scraped.value(pending, &[]) == Some(1.0)).then_some(())
-    })?;
+    let scraped = agent.wait_for_sample(pending, &[], |it| it == 1.0)?;
     // The metrics server only says that it is there.
     assert_eq!(agent.http_get(METRICS_PORT, "/healthz")?.status, 200);
 
-    let scraped = scrape(&agent)?;
     let value = |name, labels: &[_]| scraped.value(name, labels).unwrap_or_default();
     for family in ["IPv4", "IPv6"] {
         let name = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total";
@@ -71,7 +66,7 @@ fn tables_that_cannot_be_written_make_it_unhealthy_once_they_are_late() -> Resul
     world.manifests.write("other.yaml", http_service("other", &["10.96.0.11"]))?;
     agent
         .wait_for_answer(HEALTH_PORT, "/healthz", |answer| (answer.status == 200).then_some(()))?;
-    let scraped = wait_for_services(&agent, 2)?;
+    let scraped = agent.wait_for_sample("shunt_services", &[], |it| it == 2.0)?;
     assert_eq!(scraped.value(pending, &[]), Some(0.0));
     agent.stop()
 }
@@ -88,11 +83,10 @@ impl Hung {
             }
             let hung = Hung(Pid::from_raw(task.file_name().to_string_lossy().parse()?));
             ptrace::attach(hung.0)?;
-            let deadline = Instant::now() + patience(Duration::from_secs(60));
-            while !fs::read_to_string(task.path().join("stat"))?.contains(") t ") {
-                ensure!(Instant::now() < deadline, "the thread {name} does not stop");
-                std::thread::yield_now();
-            }
+            eventually(format_args!("the thread {name} does not stop"), || {
+                let stat = fs::read_to_string(task.path().join("stat"))?;
+                Ok(stat.contains(") t ").then_some(()))
+            })?;
             return Ok(hung);
         }
         bail!("no thread {name}")

@@ -3,7 +3,6 @@
 mod clients;
 mod cluster;
 mod ending;
-mod exported;
 mod health;
 mod names;
 mod ports;

@@ -9,9 +9,8 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
     sockopt,
 };
-use shunt_testbed::{Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT};
+use shunt_testbed::{HEALTH_PORT, METRICS_PORT};
 
-use super::exported::wait_for_services;
 use crate::world::{World, status_text};
 
 /// Takes a port on the node.
@@ -39,22 +38,19 @@ fn a_port_that_another_process_has_is_a_problem_until_it_is_free() -> Result<()>
         let taken = world.lab.node.run(|| Ok(TcpListener::bind((address, HEALTH_PORT))?))?;
         let agent = world.plain_agent().spawn()?;
         agent.wait_for_log(&["ERROR", "healthzBindAddress", "0.0.0.0:10256"])?;
-        let unbound = |count| {
-            move |answer: &HttpAnswer| {
-                let scraped = Exposition::parse(&answer.body).ok()?;
-                let found = scraped.value("shunt_unbound_ports", &[("server", "health")])?;
-                (found == count).then_some(())
-            }
+        let unbound = |count: f64| {
+            let labels = [("server", "health")];
+            agent.wait_for_sample("shunt_unbound_ports", &labels, |it| it == count)
         };
-        agent.wait_for_answer(METRICS_PORT, "/metrics", unbound(1.0))?;
-        wait_for_services(&agent, 0)?;
+        unbound(1.0)?;
+        agent.wait_for_sample("shunt_services", &[], |it| it == 0.0)?;
         let told = status_text(&world.lab.node)?;
         let problem = "PROBLEM  cannot listen on 0.0.0.0:10256 for /healthz and /livez";
         assert!(told.contains(problem), "{told}");
 
         drop(taken);
         agent.wait_ready()?;
-        agent.wait_for_answer(METRICS_PORT, "/metrics", unbound(0.0))?;
+        unbound(0.0)?;
         let told = status_text(&world.lab.node)?;
         assert!(!told.contains("PROBLEM"), "{told}");
         agent.stop()?;
@@ -98,14 +94,4 @@ fn taken_port_ends_the_agent_with_bind_address_hard_fail() -> Result<()> {
         assert_eq!(line.matches("(os error ").count(), 1, "{line}");
     }
     Ok(())
-}
-
-#[test]
-fn both_servers_listen_where_they_are_told() -> Result<()> {
-    let world = World::empty()?;
-    let config = "healthzBindAddress: 127.0.0.1:9001\nmetricsBindAddress: 127.0.0.1:9002\n";
-    let agent = world.plain_agent().config(config)?.spawn()?;
-    agent.wait_for_answer(9001, "/healthz", |answer| (answer.status == 200).then_some(()))?;
-    assert_eq!(agent.http_get(9002, "/proxyMode")?.body, "nftables");
-    agent.stop()
 }

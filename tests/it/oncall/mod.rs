@@ -1,7 +1,6 @@
 //! The commands for people on call, beside the running agent and with real packets.
 
 mod check;
-mod diff;
 mod escapes;
 mod random;
 mod services;

@@ -471,40 +471,32 @@ impl Objects {
     }
 }
 
-/// The last part of addresses in the networks of [`Topology`].
-fn cluster_ips(n: u16) -> [IpAddr; 2] {
-    let [_, low] = n.to_be_bytes();
-    let v6 = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, n);
-    [Ipv4Addr::new(10, 96, 0, low).into(), v6.into()]
+/// How the addresses of Services begin, in both families.
+type Network = [&'static str; 2];
+const CLUSTER_IPS: Network = ["10.96.0.", "fd00:96::"];
+const EXTERNAL_IPS: Network = ["198.51.100.", "2001:db8:51::"];
+const VIPS: Network = ["203.0.113.", "2001:db8:113::"];
+
+fn addresses(network: Network, n: usize) -> Result<[IpAddr; 2]> {
+    let [v4, v6] = network.map(|begin| format!("{begin}{n}").parse());
+    Ok([v4?, v6?])
 }
 
-fn external_ips(n: u16) -> [IpAddr; 2] {
-    let [_, low] = n.to_be_bytes();
-    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, n);
-    [Ipv4Addr::new(198, 51, 100, low).into(), v6.into()]
-}
-
-fn vips(n: u16) -> [IpAddr; 2] {
-    let [_, low] = n.to_be_bytes();
-    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, n);
-    [Ipv4Addr::new(203, 0, 113, low).into(), v6.into()]
-}
-
-fn random_service(random: &mut Random, n: u16) -> Result<Service> {
+fn random_service(random: &mut Random, n: usize) -> Result<Service> {
     let of_families = |random: &mut Random, [v4, v6]: [IpAddr; 2]| match random.below(4) {
         0 => vec![v4],
         1 => vec![v6],
         _ => vec![v4, v6],
     };
-    let cluster = of_families(random, cluster_ips(n));
+    let cluster = of_families(random, addresses(CLUSTER_IPS, n)?);
     // Few numbers, so that Services conflict.
-    let some = |random: &mut Random, all: fn(u16) -> [IpAddr; 2], first: u16| {
-        let addresses = all(first + random.below(5) as u16);
-        if random.below(4) == 0 { Vec::new() } else { of_families(random, addresses) }
+    let some = |random: &mut Random, network: Network, first: usize| -> Result<Vec<IpAddr>> {
+        let addresses = addresses(network, first + random.below(5))?;
+        Ok(if random.below(4) == 0 { Vec::new() } else { of_families(random, addresses) })
     };
-    let mut external = some(random, external_ips, 1);
+    let mut external = some(random, EXTERNAL_IPS, 1)?;
     if random.below(8) == 0 {
-        external.push(cluster_ips(1 + random.below(6) as u16)[0]);
+        external.push(addresses(CLUSTER_IPS, 1 + random.below(6))?[0]);
     }
     let policy = |random: &mut Random| match random.below(3) {
         0 => TrafficPolicy::Local,
@@ -537,8 +529,8 @@ fn random_service(random: &mut Random, n: u16) -> Result<Service> {
         created: (random.below(3) > 0).then_some(random.below(3) as i64),
         cluster_ips: cluster,
         external_ips: external,
-        load_balancer_ips: some(random, vips, 1),
-        proxied_ips: some(random, vips, 100),
+        load_balancer_ips: some(random, VIPS, 1)?,
+        proxied_ips: some(random, VIPS, 100)?,
         source_ranges,
         ports,
         internal_policy: policy(random),

@@ -1,14 +1,13 @@
 //! `shunt services --watch`, and without an agent.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdout, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use shunt::serve::presence::Presence;
 use shunt::serve::query::Objects;
-use shunt_testbed::Netns;
+use shunt_testbed::{Netns, eventually};
 
 use crate::world::{SHUNT, World, http_service, http_slices, run_shunt};
 
@@ -18,24 +17,6 @@ fn services(ns: &Netns, args: &[&str]) -> Result<Value> {
     let output = run_shunt(ns, &args)?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).context("no JSON")
-}
-
-/// Waits until the picture is as `is_so` wants it.
-fn wait_for(ns: &Netns, args: &[&str], is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let start = Instant::now();
-    loop {
-        let picture = services(ns, args)?;
-        if is_so(&picture) {
-            return Ok(picture);
-        }
-        ensure!(start.elapsed() < Duration::from_secs(20), "still {picture:#}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Waits until commands see the objects of the first sync: the agent is ready a little earlier.
-fn wait_for_services(ns: &Netns) -> Result<Value> {
-    wait_for(ns, &[], |picture| picture["services"].as_array().is_some_and(|it| !it.is_empty()))
 }
 
 fn frontends(picture: &Value) -> impl Iterator<Item = &Value> {
@@ -54,46 +35,28 @@ fn has_more(picture: &Value) -> bool {
     frontends(picture).any(|it| it["service"] == "default/more:http" && it["state"] == "ok")
 }
 
-/// `shunt services --watch`, killed when it is dropped.
-struct Watch {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-}
+/// What `shunt services --watch` prints. It ends with the thread of the test.
+struct Watch(BufReader<ChildStdout>);
 
 impl Watch {
     fn start(ns: &Netns, more: &[&str]) -> Result<Watch> {
-        let mut command = Command::new(SHUNT);
-        command
-            .args(["services", "--watch=0.1", "--output=json", "--netns"])
-            .arg(ns.path())
-            .args(more);
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
-        let lines = BufReader::new(child.stdout.take().context("a pipe")?);
-        Ok(Watch { child, lines })
+        let mut command = ns.command(SHUNT);
+        command.args(["services", "--watch=0.1", "--output=json"]).args(more);
+        let child = command.stdout(Stdio::piped()).spawn()?;
+        Ok(Watch(BufReader::new(child.stdout.context("a pipe")?)))
     }
 
     fn next(&mut self) -> Result<Value> {
         let mut line = String::new();
-        ensure!(self.lines.read_line(&mut line)? > 0, "the command ended");
+        ensure!(self.0.read_line(&mut line)? > 0, "the command ended");
         Ok(serde_json::from_str(&line)?)
     }
 
     fn wait_for(&mut self, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-        let start = Instant::now();
-        loop {
+        eventually("such a picture", || {
             let picture = self.next()?;
-            if is_so(&picture) {
-                return Ok(picture);
-            }
-            ensure!(start.elapsed() < Duration::from_secs(20), "still {picture:#}");
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+            Ok(is_so(&picture).then_some(picture))
+        })
     }
 }
 
@@ -101,7 +64,9 @@ impl Drop for Watch {
 fn watch_shows_rates_and_follows_the_agent() -> Result<()> {
     let world = World::with_web()?;
     let agent = world.start()?;
-    wait_for_services(&world.lab.node)?;
+    // Commands see the objects of the first sync: the agent is ready a little earlier.
+    let services = || services(&world.lab.node, &[]);
+    eventually("a Service", || Ok(services()?["services"].get(0).map(drop)))?;
     let mut watch = Watch::start(&world.lab.node, &[])?;
     let first = watch.next()?;
     assert_eq!(of_web(&first)?["newConnectionsPerSecond"], Value::Null);

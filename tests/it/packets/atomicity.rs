@@ -1,19 +1,14 @@
 //! A packet sees the old rules or the new ones, never something between and never nothing.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_testbed::{Host, Outcome, Protocol, Tally, probe};
+use shunt_testbed::{Host, Protocol, Traffic};
 
 use crate::world::{World, cluster_ip_service, manifest};
 
 /// Services that are rewritten.
 pub(crate) const OTHERS: u8 = 40;
-/// Less than the second after which a lost SYN would be sent again, and hide the loss.
-const PATIENCE: Duration = Duration::from_millis(900);
-
 // The storm goes on until there has been enough of everything; too long and something is stuck.
 const AT_LEAST: Duration = Duration::from_secs(5);
 const AT_MOST: Duration = Duration::from_secs(60);
@@ -29,69 +24,26 @@ fn an_untouched_service_never_fails_while_others_change() -> Result<()> {
     }
     let agent = world.start()?;
 
-    while_asking(&world, |sent| rewrite_others(&world, &pods, sent))?;
+    while_asking(&world, |traffic| rewrite_others(&world, &pods, traffic))?;
     agent.stop()
 }
 
-/// Asks the servers of [`web`](crate::world::web) without end while something is done, which is
-/// told how often; fails if they could not be reached once.
-pub(crate) fn while_asking(
-    world: &World,
-    work: impl FnOnce(&AtomicUsize) -> Result<()>,
-) -> Result<()> {
-    let over = &AtomicBool::new(false);
-    let sent = &AtomicUsize::new(0);
-    let tallies = thread::scope(|scope| -> Result<Vec<Tally>> {
-        let senders = [
-            (&world.lab.client, Protocol::Tcp, "10.96.0.10:80"),
-            (&world.lab.client, Protocol::Udp, "203.0.113.10:80"),
-            (&world.lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
-            (&world.lab.node, Protocol::Sctp, "192.0.2.10:30080"),
-        ];
-        let senders: Vec<_> = senders
-            .into_iter()
-            .map(|(host, protocol, to)| {
-                scope.spawn(move || ask_until(over, sent, host, protocol, to))
-            })
-            .collect();
-        let done = work(sent);
-        over.store(true, Ordering::Relaxed);
-        let tallies = senders
-            .into_iter()
-            .map(|sender| sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
-        done?;
-        tallies
-    })?;
-
-    for tally in &tallies {
-        let all_reached =
-            tally.counts.iter().all(|(outcome, _)| matches!(outcome, Outcome::Reached { .. }));
-        assert!(all_reached, "failures meanwhile:\n{tally}");
-    }
-    Ok(())
-}
-
-fn ask_until(
-    over: &AtomicBool,
-    sent: &AtomicUsize,
-    host: &Host,
-    protocol: Protocol,
-    to: &str,
-) -> Result<Tally> {
-    let to = to.parse()?;
-    host.run(|| {
-        let mut tally = Tally::default();
-        while !over.load(Ordering::Relaxed) {
-            tally.add(probe(protocol, None, to, PATIENCE)?);
-            sent.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(tally)
-    })
+/// Asks the servers of [`web`](crate::world::web) without end while something is done; fails if they
+/// could not be reached once.
+pub(crate) fn while_asking(world: &World, work: impl FnOnce(&Traffic) -> Result<()>) -> Result<()> {
+    let flows = [
+        (&world.lab.client, Protocol::Tcp, "10.96.0.10:80"),
+        (&world.lab.client, Protocol::Udp, "203.0.113.10:80"),
+        (&world.lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
+        (&world.lab.node, Protocol::Sctp, "192.0.2.10:30080"),
+    ];
+    let traffic = Traffic::start(flows, Duration::ZERO)?;
+    work(&traffic)?;
+    traffic.stop().all()
 }
 
 /// Changes addresses and endpoints, removes and adds, as fast as files can be written.
-fn rewrite_others(world: &World, pods: &[&Host; 3], sent: &AtomicUsize) -> Result<()> {
+fn rewrite_others(world: &World, pods: &[&Host; 3], traffic: &Traffic) -> Result<()> {
     let start = Instant::now();
     let generation = world.lab.node.nft_generation()?;
     for round in 1.. {
@@ -102,7 +54,7 @@ fn rewrite_others(world: &World, pods: &[&Host; 3], sent: &AtomicUsize) -> Resul
             world.manifests.write(&file(number), other_service(number, pods, round))?;
         }
         let transactions = world.lab.node.nft_generation()? - generation;
-        let probes = sent.load(Ordering::Relaxed);
+        let probes = traffic.delivered().new;
         let enough = transactions >= TRANSACTIONS && probes >= PROBES;
         if enough && start.elapsed() >= AT_LEAST {
             break;

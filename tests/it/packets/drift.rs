@@ -1,9 +1,7 @@
 //! What others do to our tables while the agent runs, where they can.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
-use shunt_testbed::{Agent, patience};
+use anyhow::{Context, Result, ensure};
+use shunt_testbed::{Agent, eventually};
 
 use crate::world::World;
 
@@ -16,24 +14,10 @@ const DAMAGE: [&str; 5] = [
     "flush chain ip shunt services",
 ];
 
-fn differences<'a>(now: &'a [String], wanted: &'a [String]) -> Vec<&'a String> {
-    let beside = |some: &'a [String], others: &'a [String]| {
-        some.iter().filter(|line| !others.contains(line)).collect::<Vec<_>>()
-    };
-    [beside(now, wanted), beside(wanted, now)].concat()
-}
-
 /// Waits until the rules are these again.
 fn wait_for(world: &World, wanted: &[String], agent: &Agent) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let now = world.lab.node.ruleset()?;
-        if now == wanted {
-            return Ok(());
-        }
-        let patient = start.elapsed() < patience(Duration::from_secs(10));
-        ensure!(patient, "not repaired: {:?}\n{}", differences(&now, wanted), agent.log());
-    }
+    eventually("the repair", || Ok((world.lab.node.ruleset()? == wanted).then_some(())))
+        .with_context(|| format!("{:?}\n{}", world.rules(), agent.log()))
 }
 
 #[test]

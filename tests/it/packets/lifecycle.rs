@@ -3,28 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use shunt_testbed::{Protocol, Traffic};
 
 use crate::world::{CLUSTER_CIDR, World, manifest, web};
-
-#[test]
-fn restart_writes_nothing_to_shared_tables() -> Result<()> {
-    let world = World::with_web()?;
-    let start = || world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start();
-    start()?.stop()?;
-    let generation = world.lab.node.nft_generation()?;
-    for _ in 0..3 {
-        let agent = start()?;
-        world.assert_web_works();
-        agent.stop()?;
-        start()?.kill()?;
-    }
-    let output = world.agent(CLUSTER_CIDR)?.once()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(world.lab.node.nft_generation()?, generation);
-    Ok(())
-}
 
 /// A restart writes only the message that takes ownership of each table, where the kernel has that.
 #[test]

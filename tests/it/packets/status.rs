@@ -6,33 +6,27 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::Value;
-use shunt_testbed::Netns;
+use shunt_testbed::{Agent, eventually};
 
 use crate::world::{SHUNT, World, run_shunt, status_json};
 
-/// Waits until the status is as `is_so` wants it.
-fn wait_for(ns: &Netns, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
-    let start = Instant::now();
-    loop {
-        let status = status_json(ns);
-        if let Some(status) = status.as_ref().ok().filter(|status| is_so(status)) {
-            return Ok(status.clone());
-        }
-        ensure!(start.elapsed() < Duration::from_secs(20), "still {status:#?}");
-        thread::sleep(Duration::from_millis(10));
-    }
+/// An agent that has told commands of its first sync.
+fn start(world: &World) -> Result<Agent> {
+    let agent = world.start()?;
+    eventually("a sync in the status", || {
+        let status = status_json(&world.lab.node);
+        Ok(status.is_ok_and(|status| status["lastSync"].is_object()).then_some(()))
+    })?;
+    Ok(agent)
 }
 
 /// A container may have user 0 and the node's network, but no capability.
 #[test]
 fn status_answers_only_who_may_change_rules() -> Result<()> {
     let world = World::with_web()?;
-    let _agent = world.start()?;
-    wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
+    let _agent = start(&world)?;
     for question in [&["status"][..], &["services"], &["status", "--startup-probe"]] {
         let mut command = world.lab.node.command("setpriv");
         command.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin", SHUNT]);
@@ -48,8 +42,7 @@ fn status_answers_only_who_may_change_rules() -> Result<()> {
 #[test]
 fn clients_that_prove_nothing_delay_no_command() -> Result<()> {
     let world = World::with_web()?;
-    let _agent = world.start()?;
-    wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
+    let _agent = start(&world)?;
     let name = world.lab.node.run(abstract_socket)?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
-use shunt_testbed::{AgentBuilder, Exposition, METRICS_PORT, Scratch, Service};
+use shunt_testbed::{AgentBuilder, Host, Scratch, Service};
 
 use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, status_json};
 
@@ -76,8 +76,19 @@ fn write_conflicts(world: &World, file: &str, count: usize) -> Result<()> {
     world.manifests.write(&format!("{file}.yaml"), services)
 }
 
-fn lost_lines(body: &str) -> Option<f64> {
-    Exposition::parse(body).ok()?.value("shunt_log_lines_lost_total", &[])
+/// Writes a Service on this pod, and waits until it works.
+fn write_late(world: &World, pod: &Host) -> Result<()> {
+    let content =
+        format!("{}{}", http_service("late", &["10.96.0.99"]), http_slices("late", &[pod]));
+    world.manifests.write("late.yaml", content)?;
+    world
+        .lab
+        .from(&world.lab.client)
+        .tcp("10.96.0.99:80")
+        .times(4)
+        .eventually()
+        .reaches(&[&pod.name]);
+    Ok(())
 }
 
 #[test]
@@ -90,6 +101,18 @@ fn rules_are_programmed_although_the_log_is_full_from_the_start() -> Result<()> 
     agent.stop()
 }
 
+/// What collects the log is gone.
+#[test]
+fn log_that_nobody_can_read_delays_nothing() -> Result<()> {
+    let world = World::with_web()?;
+    let stderr = Stderr::new()?;
+    let agent = stderr.of(world.agent(CLUSTER_CIDR)?.arg("-v=4")).start()?;
+    drop(stderr);
+    write_late(&world, &world.lab.pod1)?;
+    assert!(agent.is_running());
+    agent.stop()
+}
+
 #[test]
 fn changes_reach_the_kernel_although_nobody_reads_the_warnings() -> Result<()> {
     let world = World::with_web()?;
@@ -98,17 +121,11 @@ fn changes_reach_the_kernel_although_nobody_reads_the_warnings() -> Result<()> {
     stderr.fill()?;
     // More than fits the queue.
     write_conflicts(&world, "conflicting", 4_000)?;
-    let to = world.lab.from(&world.lab.client);
-    for (number, pod) in [&world.lab.pod1, &world.lab.pod2].into_iter().enumerate() {
-        let service = http_service("late", &["10.96.0.99"]);
-        let slices = http_slices("late", &[pod]);
-        world.manifests.write("late.yaml", format!("{service}{slices}"))?;
-        let name = format!("pod-{}", number + 1);
-        to.tcp("10.96.0.99:80").times(4).eventually().reaches(&[&name]);
-    }
-    let lost = agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
-        lost_lines(&answer.body).filter(|lost| *lost > 0.0)
-    })?;
+    write_late(&world, &world.lab.pod1)?;
+    write_late(&world, &world.lab.pod2)?;
+    let name = "shunt_log_lines_lost_total";
+    let scraped = agent.wait_for_sample(name, &[], |lost| lost > 0.0)?;
+    let lost = scraped.value(name, &[]).context("no number")?;
     let status = status_json(&world.lab.node)?;
     let told = status["lostLogLines"].as_f64().context("no number")?;
     ensure!(told >= lost, "{status:#}");

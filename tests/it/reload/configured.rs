@@ -3,10 +3,9 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use shunt_testbed::{Agent, AgentBuilder, Exposition, METRICS_PORT, Protocol};
+use anyhow::{Context, Result};
+use shunt_testbed::{Agent, AgentBuilder, Protocol, eventually};
 use tempfile::TempDir;
 
 use crate::world::{World, http_service, http_slices};
@@ -15,9 +14,6 @@ use crate::world::{World, http_service, http_slices};
 pub(crate) const WEB: &str = "10.96.0.10:80";
 pub(crate) const WEB_PODS: [&str; 2] = ["pod-1", "pod-2"];
 pub(crate) const NODE_PORT: u16 = 30_080;
-
-/// How long what follows a change may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -119,19 +115,12 @@ impl ConfigFile {
 
 /// Waits until something is so.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so()? {
-        if Instant::now() > deadline {
-            bail!("not within {PATIENCE:?}: {what}");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
+    eventually(what, || Ok(is_so()?.then_some(())))
 }
 
 /// How many changed configurations were taken, how many refused, and whether the last one was taken.
 pub(crate) fn reloads(agent: &Agent) -> Result<(f64, f64, bool)> {
-    let scraped = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics")?.body)?;
+    let scraped = agent.scrape()?;
     let count = |result| {
         scraped.value("shunt_config_reloads_total", &[("result", result)]).unwrap_or_default()
     };

@@ -1,6 +1,7 @@
 //! How the file may change, and what becomes of a change that cannot be used.
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 
 use super::configured::{Configured, reloads};
 use crate::world::status_text;
@@ -76,7 +77,7 @@ fn invalid_configuration_is_logged_and_changes_nothing() -> Result<()> {
 fn sighup_reads_the_configuration_again() -> Result<()> {
     let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
-    agent.hang_up()?;
+    agent.signal(Signal::SIGHUP)?;
     agent.wait_for_log(&["reloaded the configuration; nothing has changed"])?;
     assert_eq!(reloads(&agent)?, (1.0, 0.0, true));
     assert!(agent.is_running());
@@ -85,7 +86,7 @@ fn sighup_reads_the_configuration_again() -> Result<()> {
     let agent = shunt_testbed::Agent::builder(crate::world::SHUNT, &world.lab.node)
         .manifests(&world.manifests)
         .start()?;
-    agent.hang_up()?;
+    agent.signal(Signal::SIGHUP)?;
     agent.wait_for_log(&["there is no --config"])?;
     agent.stop()
 }

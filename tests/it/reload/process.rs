@@ -1,4 +1,4 @@
-//! Signals, a system that is read-only, and what the agent does instead of running.
+//! A system that is read-only, and what the agent does instead of running.
 
 use std::fs;
 use std::process::Command;
@@ -8,29 +8,6 @@ use shunt_testbed::Agent;
 
 use super::configured::{Configured, WEB, WEB_PODS};
 use crate::world::SHUNT;
-
-#[test]
-fn rules_stay_after_sigterm_and_sigint() -> Result<()> {
-    let world = Configured::new("")?;
-    for interrupt in [false, true] {
-        let agent = world.agent().start()?;
-        let before = world.rules()?;
-        if interrupt {
-            agent.interrupt()?;
-            assert!(agent.wait_for_end()?.success(), "{}", agent.log());
-        } else {
-            agent.stop()?;
-        }
-        let without_flags = |rules: &str| -> Vec<String> {
-            // The table has no owner any more, and counters count.
-            let lines = rules.lines().filter(|line| !line.contains("flags "));
-            lines.map(|line| line.split(" # ").next().unwrap_or_default().to_owned()).collect()
-        };
-        assert_eq!(without_flags(&before), without_flags(&world.rules()?));
-        world.lab.from(&world.lab.client).tcp(WEB).reaches(&WEB_PODS);
-    }
-    Ok(())
-}
 
 /// Makes /proc/sys what it is in a container, and runs the arguments.
 const READ_ONLY: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys \

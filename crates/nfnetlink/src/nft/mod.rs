@@ -42,7 +42,8 @@ mod rule_text;
 mod socket;
 mod timeouts;
 mod trace;
-mod uapi;
+#[doc(hidden)]
+pub mod uapi;
 mod userdata;
 mod verdict;
 

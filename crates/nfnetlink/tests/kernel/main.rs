@@ -10,26 +10,18 @@ mod sockets;
 mod timeouts;
 mod trace;
 
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
-use shunt_testbed::{Netns, patience};
+use shunt_testbed::{Netns, eventually};
 
 /// Waits until the namespace has these IPv6 addresses: the kernel makes their local routes after
 /// the carrier event of the link.
 fn wait_until_local(netns: &Netns, addresses: &[&str]) -> Result<()> {
-    let deadline = Instant::now() + patience(Duration::from_secs(10));
     netns.run(|| {
-        for address in addresses {
+        addresses.iter().try_for_each(|address| {
             let query = RouteQuery::to(address.parse()?);
-            while !is_local(route_to(query)?) {
-                ensure!(Instant::now() < deadline, "{address} does not become local");
-                thread::yield_now();
-            }
-        }
-        Ok(())
+            eventually(address, || Ok(is_local(route_to(query)?).then_some(())))
+        })
     })
 }
 

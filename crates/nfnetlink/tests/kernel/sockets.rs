@@ -3,15 +3,14 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, setsockopt, socket,
     sockopt,
 };
-use shunt_testbed::{Netns, patience};
+use shunt_testbed::{Netns, eventually};
 
 fn inode(socket: &impl AsRawFd) -> Result<u32> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
@@ -41,24 +40,18 @@ fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
         Ok((v4, connection, accepted))
     })?;
     let _v6 = netns.run(|| Ok(TcpListener::bind("[::]:8081")?))?;
-    let _v6_only = netns.run(|| {
-        let socket = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
-        bind(
-            socket.as_raw_fd(),
-            &SockaddrIn6::from("[::]:8082".parse::<std::net::SocketAddrV6>()?),
-        )?;
-        listen(&socket, Backlog::new(1)?)?;
-        Ok(socket)
-    })?;
-    let _bound_only = netns.run(|| {
-        let socket = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        bind(
-            socket.as_raw_fd(),
-            &SockaddrIn6::from("[::]:8083".parse::<std::net::SocketAddrV6>()?),
-        )?;
-        Ok(socket)
-    })?;
+    let v6_only = |address: &str| {
+        netns.run(|| {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let socket = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
+            setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+            let address: std::net::SocketAddrV6 = address.parse()?;
+            bind(socket.as_raw_fd(), &SockaddrIn6::from(address))?;
+            Ok(socket)
+        })
+    };
+    let (v6_only, _bound_only) = (v6_only("[::]:8082")?, v6_only("[::]:8083")?);
+    listen(&v6_only, Backlog::new(1)?)?;
     let found = waiting(&netns, Transport::Tcp)?;
     assert_eq!(text(&found), ["127.0.0.1 8080 false", ":: 8081 false", ":: 8082 true"]);
     let own = found.iter().find(|it| it.port == 8080).context("no socket")?;
@@ -84,11 +77,9 @@ fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
     assert_eq!((interface(8081), interface(8082)), (None, Some(1)));
     // A process that another test starts has copies of them until it executes its program.
     drop(sockets);
-    let deadline = Instant::now() + patience(Duration::from_secs(10));
-    while !waiting(&netns, Transport::Udp)?.is_empty() {
-        ensure!(Instant::now() < deadline, "closed sockets are listed");
-    }
-    Ok(())
+    eventually("the end of closed sockets", || {
+        Ok(waiting(&netns, Transport::Udp)?.is_empty().then_some(()))
+    })
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nfnetlink::Family;
@@ -11,7 +11,7 @@ use nfnetlink::nft::{
     TABLE_OWNER, TraceEvent, TraceListener, TraceStep, Verdict, Wanted,
 };
 use nix::poll::{PollFd, PollFlags, poll};
-use shunt_testbed::{Netns, patience};
+use shunt_testbed::{Netns, eventually, patience};
 
 use crate::wait_until_local;
 
@@ -129,10 +129,8 @@ fn full_set_limits_the_traced_packets() -> Result<()> {
         // The table belongs to the socket. A process that another test starts has a copy of the socket
         // until it executes its program.
         drop(socket);
-        let deadline = Instant::now() + patience(Duration::from_secs(10));
-        while let Some(left) = Socket::open()?.table(family, table)? {
-            ensure!(Instant::now() < deadline, "{left:?} outlives its socket");
-        }
-        Ok(())
+        eventually("the end of the table", || {
+            Ok(Socket::open()?.table(family, table)?.is_none().then_some(()))
+        })
     })
 }

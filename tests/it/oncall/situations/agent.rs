@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use shunt_fake_apiserver::{Answer, Fault, Gate, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Agent, AgentBuilder, Node, Occupier};
+use shunt_testbed::{Agent, AgentBuilder, Node, Occupier, Service};
 
 use super::{explain, wait_for};
-use crate::table::service_of;
 use crate::world::{CLUSTER_CIDR, SHUNT, World, slices};
 
-const WEB: u8 = 91;
+const WEB: u16 = 91;
 const QUESTION: [&str; 4] = ["--to", "10.96.0.91:80", "--from", "192.0.2.100"];
 
 /// The testbed with an API server on the node's loopback address.
@@ -29,7 +28,7 @@ impl Cluster {
         let world = World::new()?;
         let api = Standin::start_plain()?;
         api.put(&Node::of(&world.lab.node).to_string())?;
-        api.put(&service_of("web", WEB).to_string())?;
+        api.put(&Service::everywhere("web", WEB).to_string())?;
         api.put(&slices("web", &[&world.lab.pod1]))?;
         let address = api.address();
         let connect = move || std::net::TcpStream::connect(address);
@@ -122,7 +121,7 @@ fn changes_meanwhile_are_no_difference() -> Result<()> {
             1 => &pods[1..],
             _ => &pods[..],
         };
-        let content = format!("{}{}", service_of("web", WEB), slices("web", pods));
+        let content = format!("{}{}", Service::everywhere("web", WEB), slices("web", pods));
         world.manifests.write("web.yaml", content)
     };
     write(0)?;
@@ -153,7 +152,8 @@ fn changes_meanwhile_are_no_difference() -> Result<()> {
 #[test]
 fn failing_sync_is_named() -> Result<()> {
     let world = World::new()?;
-    let content = format!("{}{}", service_of("web", WEB), slices("web", &[&world.lab.pod1]));
+    let content =
+        format!("{}{}", Service::everywhere("web", WEB), slices("web", &[&world.lab.pod1]));
     world.manifests.write("web.yaml", content)?;
     let agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?;
     let _occupier = Occupier::enter(&world.lab.node)?;

@@ -6,12 +6,10 @@ mod others;
 mod routes;
 
 use std::collections::BTreeSet;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt_testbed::patience;
+use shunt_testbed::eventually;
 
 use crate::world::{SHUNT, World};
 
@@ -53,16 +51,6 @@ pub(super) fn wait_for(
     arguments: &[&str],
     is_so: impl Fn(&Answer) -> bool,
 ) -> Result<Answer> {
-    let start = Instant::now();
-    loop {
-        let answer = explain(world, arguments);
-        match answer {
-            Ok(answer) if is_so(&answer) => return Ok(answer),
-            answer => {
-                let late = start.elapsed() > patience(Duration::from_secs(20));
-                ensure!(!late, "explain {arguments:?} still says {answer:#?}");
-            }
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
+    let ask = || Ok(explain(world, arguments).ok().filter(&is_so));
+    eventually(format_args!("another answer to {arguments:?}"), ask)
 }

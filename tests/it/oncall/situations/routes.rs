@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use shunt_testbed::Service;
 
 use super::{Answer, explain, wait_for};
-use crate::table::service_of;
 use crate::world::{World, slices};
 
 /// The timeout for one of many connections that may be lost.
 const SILENCE: Duration = Duration::from_millis(50);
 /// Endpoints: pod-3, or all.
-const THIRD: u8 = 73;
-const ALL: u8 = 74;
+const THIRD: u16 = 73;
+const ALL: u16 = 74;
 
 fn world() -> Result<World> {
     let world = World::new()?;
     let [pod1, pod2, pod3] = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
     for (number, pods) in [(THIRD, &[pod3][..]), (ALL, &[pod1, pod2, pod3])] {
         let name = format!("service-{number}");
-        let content = format!("{}{}", service_of(&name, number), slices(&name, pods));
+        let content = format!("{}{}", Service::everywhere(&name, number), slices(&name, pods));
         world.manifests.write(&format!("{name}.yaml"), content)?;
     }
     Ok(world)

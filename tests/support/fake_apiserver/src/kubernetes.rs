@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use hyper::Method;
 use serde_json::Value;
-use shunt_testbed::{Netns, Scratch};
+use shunt_testbed::{Netns, Program, Scratch};
 
 use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
 use crate::object::{Key, parse};
-use crate::program::Program;
 use crate::role::Role;
 use crate::standin::TOKEN;
 
@@ -86,7 +85,7 @@ impl Kubernetes {
         for (name, content) in files {
             fs::write(folder.join(name), content)?;
         }
-        let etcd = Program::start(&netns, &assets.join("etcd"), &etcd_arguments(folder), folder)?;
+        let etcd = program(&netns, &assets.join("etcd"), &etcd_arguments(folder))?;
         let admin = Client::new(connector(&netns), Some(&authority.pem()), ADMIN_TOKEN)?;
         let assets = assets.to_owned();
         let server = Mutex::new(None);
@@ -208,17 +207,23 @@ impl Kubernetes {
     fn start_server(&self) -> Result<()> {
         let mut server = self.server()?;
         let (folder, program) = (self.scratch.path(), self.assets.join("kube-apiserver"));
-        let running = Program::start(&self.netns, &program, &arguments(folder), folder)?;
+        let running = self::program(&self.netns, &program, &arguments(folder))?;
         let deadline = Instant::now() + PATIENCE;
         while !self.admin.get("/readyz").is_ok_and(|reply| reply.status == 200) {
-            if Instant::now() > deadline || running.has_ended() {
-                bail!("kube-apiserver does not start:\n{}", running.log()?);
+            if Instant::now() > deadline || !running.is_running() {
+                bail!("kube-apiserver does not start:\n{}", running.log());
             }
             thread::sleep(Duration::from_millis(50));
         }
         *server = Some(running);
         Ok(())
     }
+}
+
+fn program(netns: &Netns, program: &Path, arguments: &[String]) -> Result<Program> {
+    let mut command = netns.command(program);
+    command.args(arguments);
+    Program::start(command)
 }
 
 fn connector(netns: &Netns) -> impl Fn() -> io::Result<TcpStream> + Send + Sync + use<> {

@@ -24,11 +24,12 @@ impl Table {
     ) -> Result<bool, Errno> {
         let attrs = element.children();
         let of = self.set(set).ok_or(Errno::ENOENT)?;
-        let data = attrs.find(ELEM_DATA);
+        let data = attrs.find(NFTA_SET_ELEM_DATA);
         if of.kind.data.is_some() != data.is_some() {
             return Err(Errno::EINVAL);
         }
-        let ages = attrs.find(ELEM_TIMEOUT).is_some() || attrs.find(ELEM_EXPIRATION).is_some();
+        let ages = attrs.find(NFTA_SET_ELEM_TIMEOUT).is_some()
+            || attrs.find(NFTA_SET_ELEM_EXPIRATION).is_some();
         if ages && of.kind.flags & SET_F_TIMEOUT == 0 {
             return Err(Errno::EINVAL);
         }
@@ -70,9 +71,9 @@ impl Table {
     fn data(&self, kind: u32, length: usize, attrs: &Attrs<'_>) -> Result<Data, Errno> {
         let data = Data::parse(attrs).ok_or(Errno::EINVAL)?;
         match &data {
-            Data::Value(_) if kind == TYPE_VERDICT => return Err(Errno::EINVAL),
+            Data::Value(_) if kind == NFT_DATA_VERDICT => return Err(Errno::EINVAL),
             Data::Value(value) => check_length(value, length)?,
-            Data::Verdict(..) if kind != TYPE_VERDICT => return Err(Errno::EINVAL),
+            Data::Verdict(..) if kind != NFT_DATA_VERDICT => return Err(Errno::EINVAL),
             Data::Verdict(libc::NFT_GOTO | libc::NFT_JUMP, chain) => {
                 self.target(chain.as_deref().ok_or(Errno::EINVAL)?)?;
             }
@@ -84,27 +85,28 @@ impl Table {
 
 /// The counter of a new element: the one that it brings, or one at zero in a set that counts.
 fn counter(set: &Set, attrs: &Attrs<'_>) -> Result<Option<Counter>, Errno> {
-    let Some(expression) = attrs.find(ELEM_EXPR) else {
+    let Some(expression) = attrs.find(NFTA_SET_ELEM_EXPR) else {
         let counts = set.kind.expression.as_deref() == Some("counter");
         return Ok(counts.then(Counter::default));
     };
     let attrs = expression.children();
-    let name = attrs.find(EXPR_NAME).ok_or(Errno::EINVAL)?;
+    let name = attrs.find(NFTA_EXPR_NAME).ok_or(Errno::EINVAL)?;
     assert_eq!(name.text(), Some("counter"), "an expression that the agent does not use");
-    let data = attrs.find(EXPR_DATA).map(|data| data.children());
+    let data = attrs.find(NFTA_EXPR_DATA).map(|data| data.children());
     let number = |kind| data.as_ref().and_then(|data| data.find(kind)?.be64()).unwrap_or(0);
-    Ok(Some(Counter { packets: number(COUNTER_PACKETS), bytes: number(COUNTER_BYTES) }))
+    Ok(Some(Counter { packets: number(NFTA_COUNTER_PACKETS), bytes: number(NFTA_COUNTER_BYTES) }))
 }
 
 /// The key of an element and, in a set of ranges, the end of its range.
 fn keys(set: &Set, attrs: &Attrs<'_>) -> Result<(Vec<u8>, Option<Vec<u8>>), Errno> {
     let read = |attribute: u16| {
         let Some(attr) = attrs.find(attribute) else { return Ok(None) };
-        let value = attr.children().find(DATA_VALUE).ok_or(Errno::EINVAL)?.payload;
+        let value = attr.children().find(NFTA_DATA_VALUE).ok_or(Errno::EINVAL)?.payload;
         check_length(value, set.kind.key.1 as usize)?;
         Ok(Some(value.to_vec()))
     };
-    let (key, key_end) = (read(ELEM_KEY)?.ok_or(Errno::EINVAL)?, read(ELEM_KEY_END)?);
+    let (key, key_end) =
+        (read(NFTA_SET_ELEM_KEY)?.ok_or(Errno::EINVAL)?, read(NFTA_SET_ELEM_KEY_END)?);
     if key_end.is_some() && !set.has_ranges() {
         return Err(Errno::EINVAL);
     }

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
     self, Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
-    Element as Found, Error, FinishedBatch, Generation, Kernel, TableFamily,
+    Element as Found, Error, FinishedBatch, Generation, Kernel, TABLE_OWNER, TABLE_PERSIST,
+    TableFamily,
 };
 use nix::errno::Errno;
 
 use crate::objects::{Element, Set, Table, Tables};
 use crate::transaction::{Transaction, number};
 use crate::twin;
-use crate::uapi::{BATCH_GENID, TABLE_F_MASK, TABLE_F_OWNER, TABLE_F_PERSIST};
+use crate::uapi::{BATCH_GENID, TABLE_F_MASK};
 
 /// The nf_tables of a namespace that does not exist. A copy is another handle to the same.
 #[derive(Clone)]
@@ -175,11 +176,11 @@ impl Socket {
     /// What becomes of tables when the socket of their owner closes (`nft_rcv_nl_event`).
     fn close(&self) {
         let mut state = self.namespace.lock();
-        let persists = |table: &Table| table.flags & TABLE_F_PERSIST != 0;
+        let persists = |table: &Table| table.flags & TABLE_PERSIST != 0;
         state.tables.0.retain(|_, table| table.owner != Some(self.port) || persists(table));
         for table in state.tables.0.values_mut().filter(|t| t.owner == Some(self.port)) {
             table.owner = None;
-            table.flags &= !TABLE_F_OWNER;
+            table.flags &= !TABLE_OWNER;
         }
     }
 

@@ -143,11 +143,11 @@ impl Table {
 
     pub(crate) fn dumped(&self, name: &str) -> Option<DumpedTable> {
         let mut attrs = Writer::default()
-            .text(TABLE_NAME, name)
-            .number(TABLE_FLAGS, self.flags)
-            .put(TABLE_USERDATA, &self.userdata);
+            .text(NFTA_TABLE_NAME, name)
+            .number(NFTA_TABLE_FLAGS, self.flags)
+            .put(NFTA_TABLE_USERDATA, &self.userdata);
         if let Some(owner) = self.owner {
-            attrs = attrs.number(TABLE_OWNER, owner);
+            attrs = attrs.number(NFTA_TABLE_OWNER, owner);
         }
         DumpedTable::parse(&attrs.attrs())
     }
@@ -155,15 +155,16 @@ impl Table {
 
 impl Chain {
     pub(crate) fn dumped(&self, table: &str) -> Option<DumpedChain> {
-        let mut attrs = Writer::default().text(CHAIN_TABLE, table).text(CHAIN_NAME, &self.name);
+        let mut attrs =
+            Writer::default().text(NFTA_CHAIN_TABLE, table).text(NFTA_CHAIN_NAME, &self.name);
         if let Some(base) = &self.base {
             let hook = Writer::default()
-                .number(HOOK_HOOKNUM, base.hook)
-                .number(HOOK_PRIORITY, base.priority as u32);
+                .number(NFTA_HOOK_HOOKNUM, base.hook)
+                .number(NFTA_HOOK_PRIORITY, base.priority as u32);
             attrs = attrs
-                .nest(CHAIN_HOOK, hook)
-                .number(CHAIN_POLICY, base.policy)
-                .text(CHAIN_TYPE, &base.kind);
+                .nest(NFTA_CHAIN_HOOK, hook)
+                .number(NFTA_CHAIN_POLICY, base.policy)
+                .text(NFTA_CHAIN_TYPE, &base.kind);
         }
         DumpedChain::parse(&attrs.attrs(), table)
     }
@@ -172,17 +173,17 @@ impl Chain {
 impl Rule {
     pub(crate) fn dumped(&self, chain: &str) -> Option<DumpedRule> {
         let attrs = Writer::default()
-            .text(RULE_CHAIN, chain)
-            .long(RULE_HANDLE, self.handle)
-            .put(RULE_EXPRESSIONS, &self.expressions)
-            .put(RULE_USERDATA, &self.userdata);
+            .text(NFTA_RULE_CHAIN, chain)
+            .long(NFTA_RULE_HANDLE, self.handle)
+            .put(NFTA_RULE_EXPRESSIONS, &self.expressions)
+            .put(NFTA_RULE_USERDATA, &self.userdata);
         DumpedRule::parse(&attrs.attrs())
     }
 }
 
 impl Set {
     pub(crate) fn has_ranges(&self) -> bool {
-        let ranges = SET_F_INTERVAL | SET_F_CONCAT;
+        let ranges = SET_F_INTERVAL | NFT_SET_CONCAT;
         self.kind.flags & ranges == ranges
     }
 
@@ -191,7 +192,7 @@ impl Set {
         const VERDICT: u32 = libc::NFT_REG_VERDICT as u32;
         match (self.kind.data, register) {
             (_, None) => true,
-            (Some((TYPE_VERDICT, _)), Some(register)) => register == VERDICT,
+            (Some((NFT_DATA_VERDICT, _)), Some(register)) => register == VERDICT,
             (Some(_), Some(register)) => register != VERDICT,
             _ => false,
         }
@@ -234,15 +235,15 @@ impl Set {
 
     pub(crate) fn dumped(&self) -> Option<DumpedSet> {
         let mut attrs = Writer::default()
-            .text(SET_NAME, &self.name)
-            .number(SET_FLAGS, self.kind.flags)
-            .number(SET_KEY_TYPE, self.kind.key.0)
-            .number(SET_KEY_LEN, self.kind.key.1);
+            .text(NFTA_SET_NAME, &self.name)
+            .number(NFTA_SET_FLAGS, self.kind.flags)
+            .number(NFTA_SET_KEY_TYPE, self.kind.key.0)
+            .number(NFTA_SET_KEY_LEN, self.kind.key.1);
         if let Some((kind, length)) = self.kind.data {
-            attrs = attrs.number(SET_DATA_TYPE, kind).number(SET_DATA_LEN, length);
+            attrs = attrs.number(NFTA_SET_DATA_TYPE, kind).number(NFTA_SET_DATA_LEN, length);
         }
         if let Some(size) = self.size {
-            attrs = attrs.nest(SET_DESC, Writer::default().number(SET_DESC_SIZE, size));
+            attrs = attrs.nest(NFTA_SET_DESC, Writer::default().number(NFTA_SET_DESC_SIZE, size));
         }
         DumpedSet::parse(&attrs.attrs())
     }
@@ -252,12 +253,12 @@ impl Element {
     /// One that a packet adds, with an hour to go.
     pub(crate) fn learned(key: &[u8], data: &[u8]) -> Element {
         const HOUR: u64 = 3_600_000;
-        let value = |value: &[u8]| Writer::default().put(DATA_VALUE, value);
+        let value = |value: &[u8]| Writer::default().put(NFTA_DATA_VALUE, value);
         let raw = Writer::default()
-            .nest(ELEM_KEY, value(key))
-            .nest(ELEM_DATA, value(data))
-            .long(ELEM_TIMEOUT, 3 * HOUR)
-            .long(ELEM_EXPIRATION, HOUR);
+            .nest(NFTA_SET_ELEM_KEY, value(key))
+            .nest(NFTA_SET_ELEM_DATA, value(data))
+            .long(NFTA_SET_ELEM_TIMEOUT, 3 * HOUR)
+            .long(NFTA_SET_ELEM_EXPIRATION, HOUR);
         Element {
             key: key.to_vec(),
             key_end: None,
@@ -279,7 +280,7 @@ impl Element {
     }
 
     pub(crate) fn dumped(&self) -> Option<DumpedElement<'_>> {
-        let sent = Attr { kind: LIST_ELEM, nested: true, payload: &self.raw };
+        let sent = Attr { kind: NFTA_LIST_ELEM, nested: true, payload: &self.raw };
         Some(DumpedElement { counter: self.counter, ..DumpedElement::parse(&sent)? })
     }
 }
@@ -287,12 +288,12 @@ impl Element {
 impl Data {
     /// Reads `NFTA_SET_ELEM_DATA` and its likes.
     pub(crate) fn parse(attrs: &Attrs<'_>) -> Option<Data> {
-        if let Some(value) = attrs.find(DATA_VALUE) {
+        if let Some(value) = attrs.find(NFTA_DATA_VALUE) {
             return Some(Data::Value(value.payload.to_vec()));
         }
-        let verdict = attrs.find(DATA_VERDICT)?.children();
-        let code = verdict.find(VERDICT_CODE)?.be32()? as i32;
-        let chain = verdict.find(VERDICT_CHAIN).and_then(|a| a.text()).map(str::to_owned);
+        let verdict = attrs.find(NFTA_DATA_VERDICT)?.children();
+        let code = verdict.find(NFTA_VERDICT_CODE)?.be32()? as i32;
+        let chain = verdict.find(NFTA_VERDICT_CHAIN).and_then(|a| a.text()).map(str::to_owned);
         Some(Data::Verdict(code, chain))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nfnetlink::attr::{Attr, Attrs};
 use nfnetlink::message::Message;
+use nfnetlink::nft::{TABLE_OWNER, TABLE_PERSIST};
 use nix::errno::Errno;
 
 use crate::namespace::{Features, Ipv6, Refuse};
@@ -84,19 +85,23 @@ impl<'a> Transaction<'a> {
     fn apply(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let [subsystem, kind] = message.kind.to_be_bytes();
         assert_eq!(i32::from(subsystem), libc::NFNL_SUBSYS_NFTABLES, "a message for nf_tables");
-        let foreign = libc::NLM_F_REPLACE | if kind == NEWRULE { 0 } else { libc::NLM_F_EXCL };
+        let kind = i32::from(kind);
+        let foreign =
+            libc::NLM_F_REPLACE | if kind == libc::NFT_MSG_NEWRULE { 0 } else { libc::NLM_F_EXCL };
         assert!(message.flags & foreign as u16 == 0, "flags that the agent does not use");
         match kind {
-            NEWTABLE => self.new_table(message),
-            DELTABLE => self.delete_table(message),
-            NEWCHAIN => self.new_chain(message),
-            DELCHAIN => self.delete_chain(message),
-            NEWRULE => self.new_rule(message),
-            DELRULE => self.delete_rule(message),
-            NEWSET => self.new_set(message),
-            DELSET => self.delete_set(message),
-            NEWOBJ => self.new_object(message),
-            NEWSETELEM | DELSETELEM => self.elements(message, kind == NEWSETELEM),
+            libc::NFT_MSG_NEWTABLE => self.new_table(message),
+            libc::NFT_MSG_DELTABLE => self.delete_table(message),
+            libc::NFT_MSG_NEWCHAIN => self.new_chain(message),
+            libc::NFT_MSG_DELCHAIN => self.delete_chain(message),
+            libc::NFT_MSG_NEWRULE => self.new_rule(message),
+            libc::NFT_MSG_DELRULE => self.delete_rule(message),
+            libc::NFT_MSG_NEWSET => self.new_set(message),
+            libc::NFT_MSG_DELSET => self.delete_set(message),
+            libc::NFT_MSG_NEWOBJ => self.new_object(message),
+            libc::NFT_MSG_NEWSETELEM | libc::NFT_MSG_DELSETELEM => {
+                self.elements(message, kind == libc::NFT_MSG_NEWSETELEM)
+            }
             other => unreachable!("the fake does not know message {other} of nf_tables"),
         }
     }
@@ -118,11 +123,11 @@ impl<'a> Transaction<'a> {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let attrs = message.attrs();
-        let name = attrs.find(TABLE_NAME).ok_or(Errno::EINVAL)?;
-        let flags = number(&attrs, TABLE_FLAGS);
+        let name = attrs.find(NFTA_TABLE_NAME).ok_or(Errno::EINVAL)?;
+        let flags = number(&attrs, NFTA_TABLE_FLAGS);
         let (port, known) = (self.port, self.features.table_flags);
         if self.tables.0.contains_key(&(family(message), text(&name))) {
-            let table = self.table(message, TABLE_NAME)?;
+            let table = self.table(message, NFTA_TABLE_NAME)?;
             self.changed |= update_table(table, flags, known, port)?;
             return Ok(());
         }
@@ -132,8 +137,11 @@ impl<'a> Transaction<'a> {
         }
         let table = Table {
             flags,
-            owner: (flags & TABLE_F_OWNER != 0).then_some(port),
-            userdata: attrs.find(TABLE_USERDATA).map(|a| a.payload.to_vec()).unwrap_or_default(),
+            owner: (flags & TABLE_OWNER != 0).then_some(port),
+            userdata: attrs
+                .find(NFTA_TABLE_USERDATA)
+                .map(|a| a.payload.to_vec())
+                .unwrap_or_default(),
             ..Table::default()
         };
         self.tables.0.insert((family(message), text(&name)), table);
@@ -146,28 +154,28 @@ impl<'a> Transaction<'a> {
     }
 
     fn delete_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        self.table(message, TABLE_NAME)?;
-        let name = message.attrs().find(TABLE_NAME).ok_or(Errno::EINVAL)?;
+        self.table(message, NFTA_TABLE_NAME)?;
+        let name = message.attrs().find(NFTA_TABLE_NAME).ok_or(Errno::EINVAL)?;
         self.tables.0.remove(&(family(message), text(&name)));
         self.changed = true;
         Ok(())
     }
 
     fn new_chain(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        if let Some(kind) = message.attrs().find(CHAIN_TYPE)
+        if let Some(kind) = message.attrs().find(NFTA_CHAIN_TYPE)
             && self.lacks_ipv6(message, Ipv6::TablesOnly)
         {
             return Err(at(message, &kind, Errno::ENOENT));
         }
-        let table = self.table(message, CHAIN_TABLE)?;
+        let table = self.table(message, NFTA_CHAIN_TABLE)?;
         let attrs = message.attrs();
-        let name = attrs.find(CHAIN_NAME).ok_or(Errno::EINVAL)?;
-        let policy = attrs.find(CHAIN_POLICY);
+        let name = attrs.find(NFTA_CHAIN_NAME).ok_or(Errno::EINVAL)?;
+        let policy = attrs.find(NFTA_CHAIN_POLICY);
         let found = table.chain_mut(&text(&name));
         if let Some(policy) = &policy {
             let is_base = match &found {
                 Some(chain) => chain.base.is_some(),
-                None => attrs.find(CHAIN_HOOK).is_some(),
+                None => attrs.find(NFTA_CHAIN_HOOK).is_some(),
             };
             if !is_base {
                 return Err(at(message, policy, Errno::EOPNOTSUPP));
@@ -176,7 +184,7 @@ impl<'a> Transaction<'a> {
         match found {
             Some(chain) => {
                 let clash = || at(message, &name, Errno::EEXIST);
-                if let Some(hook) = attrs.find(CHAIN_HOOK) {
+                if let Some(hook) = attrs.find(NFTA_CHAIN_HOOK) {
                     let old = chain.base.as_ref().ok_or_else(clash)?;
                     let new = base(message, &hook, old.policy)?;
                     if (new.hook, new.priority) != (old.hook, old.priority) {
@@ -193,7 +201,7 @@ impl<'a> Transaction<'a> {
             }
             None => {
                 let accept = libc::NF_ACCEPT as u32;
-                let hook = attrs.find(CHAIN_HOOK);
+                let hook = attrs.find(NFTA_CHAIN_HOOK);
                 if hook.is_some() && table.updating {
                     return Err(Errno::EINVAL.into());
                 }
@@ -207,8 +215,8 @@ impl<'a> Transaction<'a> {
     }
 
     fn delete_chain(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let table = self.table(message, CHAIN_TABLE)?;
-        let attr = message.attrs().find(CHAIN_NAME).ok_or(Errno::EINVAL)?;
+        let table = self.table(message, NFTA_CHAIN_TABLE)?;
+        let attr = message.attrs().find(NFTA_CHAIN_NAME).ok_or(Errno::EINVAL)?;
         let name = text(&attr);
         // Its own rules count if they go back to it.
         let used = table.uses(&name) > 0;
@@ -225,17 +233,20 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let table = self.table(message, RULE_TABLE)?;
+        let table = self.table(message, NFTA_RULE_TABLE)?;
         let attrs = message.attrs();
-        let chain = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
+        let chain = attrs.find(NFTA_RULE_CHAIN).ok_or(Errno::EINVAL)?;
         let name = text(&chain);
         table.chain(&name).ok_or(at(message, &chain, Errno::ENOENT))?;
-        let list = attrs.find(RULE_EXPRESSIONS);
+        let list = attrs.find(NFTA_RULE_EXPRESSIONS);
         let expressions = list.map_or(Attrs::new(&[]), |list| list.children());
         let mut rule = Rule {
             handle: 0,
             expressions: list.map(|list| list.payload.to_vec()).unwrap_or_default(),
-            userdata: attrs.find(RULE_USERDATA).map(|a| a.payload.to_vec()).unwrap_or_default(),
+            userdata: attrs
+                .find(NFTA_RULE_USERDATA)
+                .map(|a| a.payload.to_vec())
+                .unwrap_or_default(),
             targets: Vec::new(),
             sets: Vec::new(),
         };
@@ -252,12 +263,12 @@ impl<'a> Transaction<'a> {
     }
 
     fn delete_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let table = self.table(message, RULE_TABLE)?;
+        let table = self.table(message, NFTA_RULE_TABLE)?;
         let attrs = message.attrs();
-        let name = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
+        let name = attrs.find(NFTA_RULE_CHAIN).ok_or(Errno::EINVAL)?;
         let chain = table.chain_mut(&text(&name)).ok_or(at(message, &name, Errno::ENOENT))?;
         let before = chain.rules.len();
-        match attrs.find(RULE_HANDLE) {
+        match attrs.find(NFTA_RULE_HANDLE) {
             None => chain.rules.clear(),
             Some(handle) => {
                 chain.rules.retain(|rule| Some(rule.handle) != handle.be64());
@@ -272,8 +283,8 @@ impl<'a> Transaction<'a> {
 
     fn new_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let (kind, size) = definition(&message.attrs())?;
-        let table = self.table(message, SET_TABLE)?;
-        let name = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
+        let table = self.table(message, NFTA_SET_TABLE)?;
+        let name = message.attrs().find(NFTA_SET_NAME).ok_or(Errno::EINVAL)?;
         match table.set(&text(&name)) {
             Some(set) if set.kind != kind => {
                 return Err(at(message, &name, Errno::EEXIST));
@@ -291,10 +302,10 @@ impl<'a> Transaction<'a> {
 
     fn new_object(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let known = self.features.timeouts;
-        let table = self.table(message, OBJ_TABLE)?;
+        let table = self.table(message, NFTA_OBJ_TABLE)?;
         let attrs = message.attrs();
-        let name = attrs.find(OBJ_NAME).ok_or(Errno::EINVAL)?;
-        attrs.find(OBJ_TYPE).and(attrs.find(OBJ_DATA)).ok_or(Errno::EINVAL)?;
+        let name = attrs.find(NFTA_OBJ_NAME).ok_or(Errno::EINVAL)?;
+        attrs.find(NFTA_OBJ_TYPE).and(attrs.find(NFTA_OBJ_DATA)).ok_or(Errno::EINVAL)?;
         if !known {
             return Err(Errno::ENOENT.into());
         }
@@ -305,8 +316,8 @@ impl<'a> Transaction<'a> {
     }
 
     fn delete_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let table = self.table(message, SET_TABLE)?;
-        let attr = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
+        let table = self.table(message, NFTA_SET_TABLE)?;
+        let attr = message.attrs().find(NFTA_SET_NAME).ok_or(Errno::EINVAL)?;
         let name = text(&attr);
         table.set(&name).ok_or(at(message, &attr, Errno::ENOENT))?;
         let mut rules = table.chains.iter().flat_map(|chain| &chain.rules);
@@ -321,11 +332,11 @@ impl<'a> Transaction<'a> {
     fn elements(&mut self, message: &Message<'_>, add: bool) -> Result<(), Failure> {
         let refuse = self.refuse;
         let mut changed = false;
-        let table = self.table(message, ELEM_LIST_TABLE)?;
+        let table = self.table(message, NFTA_SET_ELEM_LIST_TABLE)?;
         let attrs = message.attrs();
-        let name = attrs.find(ELEM_LIST_SET).ok_or(Errno::EINVAL)?;
+        let name = attrs.find(NFTA_SET_ELEM_LIST_SET).ok_or(Errno::EINVAL)?;
         table.set(&text(&name)).ok_or(at(message, &name, Errno::ENOENT))?;
-        let list = attrs.find(ELEM_LIST_ELEMENTS).ok_or(Errno::EINVAL)?;
+        let list = attrs.find(NFTA_SET_ELEM_LIST_ELEMENTS).ok_or(Errno::EINVAL)?;
         let result = list.children().try_for_each(|element| {
             let result = if add {
                 table.add_element(&text(&name), &element, refuse)
@@ -348,10 +359,10 @@ fn update_table(
     port: u32,
 ) -> Result<bool, Errno> {
     let Some(flags) = flags.filter(|flags| *flags != table.flags) else { return Ok(false) };
-    let is_orphan = table.flags & (TABLE_F_OWNER | TABLE_F_PERSIST) == TABLE_F_PERSIST;
-    let gives_up = table.owner.is_some() && flags & TABLE_F_OWNER == 0;
-    let takes = flags & TABLE_F_OWNER != 0 && !is_orphan;
-    if flags & !known != 0 || gives_up || takes || (flags ^ table.flags) & TABLE_F_PERSIST != 0 {
+    let is_orphan = table.flags & (TABLE_OWNER | TABLE_PERSIST) == TABLE_PERSIST;
+    let gives_up = table.owner.is_some() && flags & TABLE_OWNER == 0;
+    let takes = flags & TABLE_OWNER != 0 && !is_orphan;
+    if flags & !known != 0 || gives_up || takes || (flags ^ table.flags) & TABLE_PERSIST != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     // `nft_table_pending_update`.
@@ -360,7 +371,7 @@ fn update_table(
     }
     table.updating = true;
     table.flags = flags;
-    table.owner = (flags & TABLE_F_OWNER != 0).then_some(port);
+    table.owner = (flags & TABLE_OWNER != 0).then_some(port);
     Ok(true)
 }
 
@@ -370,22 +381,22 @@ fn base(message: &Message<'_>, hook: &Attr<'_>, policy: u32) -> Result<Base, Fai
     const FORWARD: u32 = 2;
     const CONNTRACK: i32 = -200;
     let attrs = message.attrs();
-    let kind = attrs.find(CHAIN_TYPE).map_or_else(|| "filter".to_owned(), |a| text(&a));
+    let kind = attrs.find(NFTA_CHAIN_TYPE).map_or_else(|| "filter".to_owned(), |a| text(&a));
     let place = hook.children();
-    let hook = number(&place, HOOK_HOOKNUM).ok_or(Errno::EINVAL)?;
-    let priority = number(&place, HOOK_PRIORITY).ok_or(Errno::EINVAL)? as i32;
+    let hook = number(&place, NFTA_HOOK_HOOKNUM).ok_or(Errno::EINVAL)?;
+    let priority = number(&place, NFTA_HOOK_PRIORITY).ok_or(Errno::EINVAL)? as i32;
     if kind == "nat" && (hook == FORWARD || priority <= CONNTRACK) {
         return Err(Errno::EOPNOTSUPP.into());
     }
-    let policy = number(&attrs, CHAIN_POLICY).unwrap_or(policy);
+    let policy = number(&attrs, NFTA_CHAIN_POLICY).unwrap_or(policy);
     Ok(Base { kind, hook, priority, policy })
 }
 
 /// Notes what an expression refers to, which must be there. What it computes is not looked at.
 fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Errno> {
     let attrs = expression.children();
-    let name = attrs.find(EXPR_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
-    let data = attrs.find(EXPR_DATA).map(|data| data.children());
+    let name = attrs.find(NFTA_EXPR_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
+    let data = attrs.find(NFTA_EXPR_DATA).map(|data| data.children());
     let data = data.unwrap_or(Attrs::new(&[]));
     match name.as_str() {
         "immediate" => {
@@ -415,21 +426,25 @@ fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Er
 
 /// Reads the definition of a set, and how many elements it can have.
 fn definition(attrs: &Attrs<'_>) -> Result<(Kind, Option<u32>), Errno> {
-    let flags = number(attrs, SET_FLAGS).unwrap_or(0);
+    let flags = number(attrs, NFTA_SET_FLAGS).unwrap_or(0);
     let length = |attribute: u16| {
         number(attrs, attribute).filter(|length| (1..=VALUE_MAX as u32).contains(length))
     };
-    let key = (number(attrs, SET_KEY_TYPE).unwrap_or(0), length(SET_KEY_LEN).ok_or(Errno::EINVAL)?);
-    let data = match (flags & SET_F_MAP != 0, number(attrs, SET_DATA_TYPE)) {
+    let key = (
+        number(attrs, NFTA_SET_KEY_TYPE).unwrap_or(0),
+        length(NFTA_SET_KEY_LEN).ok_or(Errno::EINVAL)?,
+    );
+    let data = match (flags & SET_F_MAP != 0, number(attrs, NFTA_SET_DATA_TYPE)) {
         (false, None) => None,
-        (true, Some(TYPE_VERDICT)) => Some((TYPE_VERDICT, VERDICT_LEN)),
-        (true, Some(kind)) => Some((kind, length(SET_DATA_LEN).ok_or(Errno::EINVAL)?)),
+        (true, Some(NFT_DATA_VERDICT)) => Some((NFT_DATA_VERDICT, VERDICT_LEN)),
+        (true, Some(kind)) => Some((kind, length(NFTA_SET_DATA_LEN).ok_or(Errno::EINVAL)?)),
         _ => return Err(Errno::EINVAL),
     };
-    let description = attrs.find(SET_DESC).map(|a| a.children()).unwrap_or(Attrs::new(&[]));
-    let fields = description.find(SET_DESC_CONCAT).map(|a| a.children());
-    let fields = fields.into_iter().flatten().filter_map(|f| number(&f.children(), SET_FIELD_LEN));
-    let expression = attrs.find(SET_EXPR).and_then(|a| a.children().find(EXPR_NAME));
+    let description = attrs.find(NFTA_SET_DESC).map(|a| a.children()).unwrap_or(Attrs::new(&[]));
+    let fields = description.find(NFTA_SET_DESC_CONCAT).map(|a| a.children());
+    let fields =
+        fields.into_iter().flatten().filter_map(|f| number(&f.children(), NFTA_SET_FIELD_LEN));
+    let expression = attrs.find(SET_EXPR).and_then(|a| a.children().find(NFTA_EXPR_NAME));
     let kind = Kind {
         flags,
         key,
@@ -437,7 +452,7 @@ fn definition(attrs: &Attrs<'_>) -> Result<(Kind, Option<u32>), Errno> {
         fields: fields.collect(),
         expression: expression.map(|a| text(&a)),
     };
-    Ok((kind, number(&description, SET_DESC_SIZE)))
+    Ok((kind, number(&description, NFTA_SET_DESC_SIZE)))
 }
 
 pub(crate) fn number(attrs: &Attrs<'_>, kind: u16) -> Option<u32> {

@@ -6,12 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::errno::Errno;
 
+use crate::flow::Flow;
 use crate::patience::patience;
-use crate::probe::{Connection, Outcome, Protocol, probe};
+use crate::probe::{Outcome, Protocol};
 use crate::topology::{Host, Topology};
+use crate::volley::probe;
 
 /// How long a probe waits for an answer that should come.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,9 +69,9 @@ impl<'a> Origin<'a> {
     }
 
     /// Opens a TCP connection that stays open.
-    pub fn connect(self, to: impl Display) -> Result<Connection> {
-        let to = to.to_string().parse().with_context(|| format!("not an address: {to}"))?;
-        self.host.run(|| Connection::open(to))
+    pub fn connect(self, to: impl Display) -> Result<Flow> {
+        let to = address(to);
+        self.host.run(|| Flow::connect(to, patience(CONVERGENCE)))
     }
 }
 
@@ -130,7 +132,7 @@ impl<'a> Probe<'a> {
     /// Every probe is refused at once.
     #[track_caller]
     pub fn refused(self) {
-        self.expect_only("all refused", Awaited::Answer, |outcome| *outcome == Outcome::Refused);
+        self.expect_only("all refused", Awaited::Answer, Outcome::is_refused);
     }
 
     /// No probe is answered in any way.
@@ -146,7 +148,7 @@ impl<'a> Probe<'a> {
     pub fn unhandled(self) {
         let goal = "all past the rules, to the gateway";
         self.expect_only(goal, Awaited::Answer, |outcome| {
-            matches!(outcome, Outcome::Unreachable(Errno::EHOSTUNREACH | Errno::EACCES))
+            matches!(outcome.error(), Some(Errno::EHOSTUNREACH | Errno::EACCES))
         });
     }
 
@@ -487,7 +489,7 @@ mod tests {
     #[test]
     fn a_lost_probe_is_not_even() {
         let mut tally = tally(&[("a", 500), ("b", 500)]);
-        tally.add(Outcome::Refused);
+        tally.add(Outcome::Reset);
         assert!(!tally.is_even_among(&["a", "b"]));
         assert_eq!((tally.lost(), tally.total()), (1, 1001));
     }

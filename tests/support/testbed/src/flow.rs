@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{
     MsgFlags, SockType, SockaddrStorage, connect, getsockname, recv, send, setsockopt, sockopt,
 };
 
-use crate::datagram::socket_address;
-use crate::probe::{Protocol, bound_socket, next_icmp_error, pending_error, report_all_errors};
+use crate::datagram::{socket_address, wildcard_like};
+use crate::probe::{
+    Protocol, bound_socket, next_icmp_error, pending_error, report_all_errors, wait_for,
+};
 
 /// The result of one question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,11 @@ impl Flow {
     /// Opens a flow from this address in the network namespace of the calling thread. TCP sends a
     /// SYN, and the kernel sends it again until there is an answer.
     pub fn open(protocol: Protocol, source: IpAddr, to: SocketAddr) -> Result<Self> {
+        Self::open_from(protocol, SocketAddr::new(source, 0), to)
+    }
+
+    /// The same from this port, if it is not 0.
+    pub fn open_from(protocol: Protocol, source: SocketAddr, to: SocketAddr) -> Result<Self> {
         let kind = match protocol {
             Protocol::Tcp => SockType::Stream,
             Protocol::Udp => SockType::Datagram,
@@ -69,6 +76,33 @@ impl Flow {
         let source = socket_address(&local).context("a socket without an address")?;
         let (connected, received) = (false, Vec::new());
         Ok(Self { protocol, socket, source, to, connected, received, questions: 0, reply })
+    }
+
+    /// Connects, from the address that routing selects.
+    pub fn connect(to: SocketAddr, patience: Duration) -> Result<Self> {
+        let mut flow = Self::open(Protocol::Tcp, wildcard_like(to.ip()), to)?;
+        flow.server(patience).map(|_| flow)
+    }
+
+    /// The name of the server, which is asked anew if the flow is established.
+    pub fn server(&mut self, patience: Duration) -> Result<String> {
+        let deadline = Instant::now() + patience;
+        self.ask();
+        loop {
+            self.take()?;
+            match &self.reply {
+                Reply::Server(server) => return Ok(server.clone()),
+                Reply::Nothing if Instant::now() < deadline => {
+                    let what = self.awaited();
+                    wait_for(&mut [PollFd::new(self.socket.as_fd(), what)], deadline)?;
+                }
+                reply => bail!("{reply:?} from {} after {patience:?} at the most", self.to),
+            }
+        }
+    }
+
+    fn awaited(&self) -> PollFlags {
+        if self.is_half_open() { PollFlags::POLLOUT } else { PollFlags::POLLIN }
     }
 
     /// The protocol of the flow.
@@ -136,7 +170,7 @@ impl Flow {
         }
         if self.protocol == Protocol::Tcp && !self.connected {
             let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
-            if poll(&mut fds, PollTimeout::ZERO)? == 0 {
+            if wait_for(&mut fds, Instant::now())? == [false] {
                 return Ok(());
             }
             match pending_error(&self.socket)? {

@@ -133,6 +133,29 @@ impl Service {
         self
     }
 
+    /// Adds a port for each protocol, named after it.
+    pub fn all_protocols(self, port: u16, node_port: Option<u16>) -> Self {
+        Protocol::ALL.into_iter().fold(self, |service, protocol| match node_port {
+            Some(node_port) => service.node_port(&lower(protocol), protocol, port, node_port),
+            None => service.port(&lower(protocol), protocol, port),
+        })
+    }
+
+    /// A Service with every kind of frontend, in both families and on all protocols. Its addresses and
+    /// node port (30070 and more) follow from the number; the port is 80.
+    pub fn everywhere(name: &str, number: u16) -> Self {
+        let ips = |v4: &str, v6: &str| [format!("{v4}.{number}"), format!("{v6}::{number}")];
+        let cluster = ips("10.96.0", "fd00:96");
+        let external = ips("198.51.100", "2001:db8:51");
+        let vips = ips("203.0.113", "2001:db8:113");
+        Self::new(name)
+            .all_protocols(80, Some(30_070 + number))
+            .spec("ipFamilyPolicy: RequireDualStack")
+            .cluster_ips(&[&cluster[0], &cluster[1]])
+            .external_ips(&[&external[0], &external[1]])
+            .load_balancer(&[&vips[0], &vips[1]])
+    }
+
     /// Adds a line to `spec`, such as `internalTrafficPolicy: Local`.
     pub fn spec(mut self, line: &str) -> Self {
         self.spec.push(line.to_owned());
@@ -225,6 +248,13 @@ impl EndpointSlice {
     pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
         self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
         self
+    }
+
+    /// Adds a port for each protocol, as [`Service::all_protocols`] names it.
+    pub fn all_protocols(self, port: u16) -> Self {
+        Protocol::ALL
+            .into_iter()
+            .fold(self, |slice, protocol| slice.port(&lower(protocol), protocol, port))
     }
 
     /// Adds hosts as ready endpoints, by their address of the slice's family.
@@ -357,6 +387,10 @@ fn list(items: &[String], indent: &str) -> String {
         let _ = write!(text, "\n{indent}- {item}");
         text
     })
+}
+
+fn lower(protocol: Protocol) -> String {
+    protocol.to_string().to_lowercase()
 }
 
 fn owned(strings: &[&str]) -> Vec<String> {

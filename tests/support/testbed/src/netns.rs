@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use nfnetlink::nft::{Kernel as _, Socket};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::evidence::{self, Evidence};
-use crate::{foreign_writer, generation};
+use crate::foreign_writer;
 
 /// A network namespace that nobody but this process holds.
 ///
@@ -180,8 +181,8 @@ impl Netns {
     /// except those of the testbed's foreign writer; nothing else does.
     pub fn nft_generation(&self) -> Result<u32> {
         let _turn = foreign_writer::turn("nft");
-        let generation = self.run(generation::read)?;
-        Ok(generation - self.foreign_commits.load(Ordering::Relaxed))
+        let generation = self.run(|| Ok(Socket::open()?.generation()?))?;
+        Ok(generation.id - self.foreign_commits.load(Ordering::Relaxed))
     }
 }
 

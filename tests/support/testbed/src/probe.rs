@@ -1,27 +1,24 @@
-//! One question to a server, and what became of it.
+//! What becomes of a question to a server, and the sockets that ask it.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
-use std::io::{BufRead, BufReader, ErrorKind, IoSliceMut, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::IoSliceMut;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage, bind,
-    connect, getsockopt, recv, recvmsg, send, setsockopt, socket, sockopt,
+    getsockopt, recvmsg, setsockopt, socket, sockopt,
 };
 
-use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
 use crate::netns;
-use crate::patience::patience;
-use crate::sctp::{self, Init, InitAck};
 
 /// A transport protocol that Services know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,7 +47,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What became of a probe.
+/// What became of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A server answered.
@@ -60,193 +57,43 @@ pub enum Outcome {
         /// The source address it saw.
         source: IpAddr,
     },
-    /// Somebody said at once that nobody listens: a TCP reset or ICMP "port unreachable".
-    Refused,
-    /// Nothing came back while the probe waited.
+    /// The other side reset the connection: a host that has the address, but no server there.
+    Reset,
+    /// An ICMP error came back, which means this to a program.
+    Icmp(Errno),
+    /// The own kernel did not even send it.
+    NotSent(Errno),
+    /// Nothing came back in time.
     Dropped,
-    /// Anything else the network or the own kernel reports, such as "administratively prohibited"
-    /// (`EHOSTUNREACH` for IPv4, `EACCES` for IPv6) or a missing route (`ENETUNREACH`).
-    Unreachable(Errno),
+}
+
+impl Outcome {
+    /// Somebody said at once that nobody listens.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Reset | Self::Icmp(Errno::ECONNREFUSED))
+    }
+
+    /// Any other error, such as "administratively prohibited" (`EHOSTUNREACH` for IPv4, `EACCES` for
+    /// IPv6) or a missing route (`ENETUNREACH`).
+    pub fn error(&self) -> Option<Errno> {
+        match self {
+            Self::Icmp(errno) | Self::NotSent(errno) if !self.is_refused() => Some(*errno),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reached { server, source } => write!(f, "reached {server}, which saw {source}"),
-            Self::Refused => f.write_str("refused"),
+            Self::Reset => f.write_str("reset"),
+            Self::Icmp(Errno::ECONNREFUSED) => f.write_str("refused"),
+            Self::Icmp(errno) => write!(f, "unreachable ({errno})"),
+            Self::NotSent(errno) => write!(f, "not sent ({errno})"),
             Self::Dropped => f.write_str("no answer"),
-            Self::Unreachable(errno) => write!(f, "unreachable ({errno})"),
         }
     }
-}
-
-/// Asks the server at `to` who it is, from a new source port, in the network namespace of the
-/// calling thread (see [`Netns::run`](crate::Netns::run)). `source` is the address to ask from,
-/// if not the one that routing selects. An answer that takes longer than `patience` is
-/// [`Outcome::Dropped`].
-///
-/// # Errors
-/// Only what says nothing about the network, such as a source address that is not ours.
-pub fn probe(
-    protocol: Protocol,
-    source: Option<IpAddr>,
-    to: SocketAddr,
-    patience: Duration,
-) -> Result<Outcome> {
-    let deadline = Instant::now() + patience;
-    let source = source.unwrap_or_else(|| wildcard_like(to.ip()));
-    match protocol {
-        Protocol::Tcp => tcp(source, to, deadline),
-        Protocol::Udp => udp(source, to, deadline),
-        Protocol::Sctp => sctp(source, to, deadline),
-    }
-}
-
-/// A TCP connection to an echo server that stays open.
-pub struct Connection {
-    /// The server that took it.
-    pub server: String,
-    /// The source address the server saw.
-    pub source: IpAddr,
-    stream: BufReader<TcpStream>,
-}
-
-impl Connection {
-    /// Connects, in the network namespace of the calling thread.
-    pub fn open(to: SocketAddr) -> Result<Self> {
-        // A machine that has much to do lets programs wait.
-        const PATIENCE: Duration = Duration::from_secs(30);
-        let stream = TcpStream::connect_timeout(&to, patience(PATIENCE))
-            .with_context(|| format!("cannot connect to {to}"))?;
-        stream.set_read_timeout(Some(patience(PATIENCE)))?;
-        let mut stream = BufReader::new(stream);
-        let mut line = String::new();
-        stream.read_line(&mut line).with_context(|| format!("no greeting from {to}"))?;
-        let (server, source) = parse_greeting(&line)?;
-        Ok(Self { server, source, stream })
-    }
-
-    /// Sends a line and returns the answer, without the server's name in front of it. An answer
-    /// from another server, or none, is an error.
-    pub fn echo(&mut self, line: &str) -> Result<String> {
-        self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?;
-        let mut answer = String::new();
-        self.stream.read_line(&mut answer).context("the connection is dead")?;
-        let answer = answer.trim_end_matches('\n');
-        match answer.strip_prefix(&self.server).and_then(|rest| rest.strip_prefix(' ')) {
-            Some(echoed) => Ok(echoed.to_owned()),
-            None => bail!("{} answered {answer:?}", self.server),
-        }
-    }
-}
-
-fn tcp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
-    let socket = bound_socket(SockType::Stream, source)?;
-    // Reset instead of TIME_WAIT: the port is free again for one of the next thousands.
-    setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
-    report_all_errors(&socket, to.ip())?;
-    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        Ok(()) | Err(Errno::EINPROGRESS) => {}
-        Err(errno) => return Ok(failure(errno)),
-    }
-    // In the testbed an ICMP error can arrive before `connect` is through: the kernel, which
-    // cannot fail the socket at that moment, would wait for the answer to the second SYN, but it
-    // also puts the error into the queue.
-    if let Some((errno, _)) = next_icmp_error(&socket) {
-        return Ok(failure(errno));
-    }
-    if !wait_for(&socket, PollFlags::POLLOUT, deadline)? {
-        return Ok(Outcome::Dropped);
-    }
-    if let Some(errno) = pending_error(&socket)? {
-        return Ok(failure(errno));
-    }
-    let mut greeting = Vec::new();
-    let mut buffer = [0; 256];
-    let mut stream = TcpStream::from(socket);
-    while !greeting.ends_with(b"\n") {
-        if !wait_for(&stream, PollFlags::POLLIN, deadline)? {
-            return Ok(Outcome::Dropped);
-        }
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(Outcome::Refused),
-            Ok(length) => greeting.extend(&buffer[..length]),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                return Ok(Outcome::Refused);
-            }
-            Err(error) => return Ok(failure(errno_of(&error))),
-        }
-    }
-    reached(&greeting)
-}
-
-fn udp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
-    let socket = bound_socket(SockType::Datagram, source)?;
-    report_all_errors(&socket, to.ip())?;
-    if let Err(errno) = connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        return Ok(failure(errno));
-    }
-    let socket = UdpSocket::from(socket);
-    // The number makes a late answer to somebody else's datagram stand out.
-    let question = format!("probe {}", random());
-    if let Err(error) = socket.send(question.as_bytes())
-        && !dropped_on_output(errno_of(&error))
-    {
-        return Ok(failure(errno_of(&error)));
-    }
-    let mut buffer = [0; 2048];
-    while wait_for(&socket, PollFlags::POLLIN, deadline)? {
-        match socket.recv(&mut buffer) {
-            Ok(length) => {
-                if let Some(greeting) = buffer[..length].strip_suffix(question.as_bytes()) {
-                    return reached(greeting);
-                }
-            }
-            Err(error) => return Ok(failure(errno_of(&error))),
-        }
-    }
-    Ok(Outcome::Dropped)
-}
-
-fn sctp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
-    let family = family_of(to.ip());
-    let socket = sctp_socket(family)?;
-    report_all_errors(&socket, to.ip())?;
-    // Raw sockets have no ports. A connected one hears only packets and errors from its peer.
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))
-        .with_context(|| cannot_use(source))?;
-    let peer = SockaddrStorage::from(SocketAddr::new(to.ip(), 0));
-    if let Err(errno) = connect(socket.as_raw_fd(), &peer) {
-        return Ok(failure(errno));
-    }
-    let init =
-        Init { source_port: next_port()?, destination_port: to.port(), tag: random().max(1) };
-    if let Err(errno) = send(socket.as_raw_fd(), &init.encode(), MsgFlags::empty())
-        && !dropped_on_output(errno)
-    {
-        return Ok(failure(errno));
-    }
-    let mut buffer = [0; 2048];
-    while wait_for(&socket, PollFlags::POLLIN, deadline)? {
-        while let Some((errno, packet)) = next_icmp_error(&socket) {
-            // Raw sockets have no ports: an error may be about another probe.
-            if sctp::ports(&packet) == Some((init.source_port, init.destination_port)) {
-                return Ok(failure(errno));
-            }
-        }
-        while let Ok(length) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-            let packet = &buffer[..length];
-            let packet = if to.is_ipv4() { after_ipv4_header(packet) } else { packet };
-            let answer = InitAck::decode(packet).filter(|answer| {
-                (answer.tag, answer.source_port, answer.destination_port)
-                    == (init.tag, init.destination_port, init.source_port)
-            });
-            if let Some(answer) = answer {
-                return reached(&answer.cookie);
-            }
-        }
-    }
-    Ok(Outcome::Dropped)
 }
 
 /// The next error in the socket's queue, with the packet that caused it.
@@ -277,18 +124,6 @@ pub(crate) fn dropped_on_output(errno: Errno) -> bool {
     errno == Errno::EPERM
 }
 
-fn failure(errno: Errno) -> Outcome {
-    match errno {
-        Errno::ECONNREFUSED => Outcome::Refused,
-        other => Outcome::Unreachable(other),
-    }
-}
-
-fn reached(greeting: &[u8]) -> Result<Outcome> {
-    let (server, source) = parse_greeting(&String::from_utf8_lossy(greeting))?;
-    Ok(Outcome::Reached { server, source })
-}
-
 pub(crate) fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
     let mut words = line.split_whitespace();
     let (Some(server), Some(source)) = (words.next(), words.next()) else {
@@ -298,15 +133,15 @@ pub(crate) fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
     Ok((server.to_owned(), source))
 }
 
-/// A non-blocking socket, bound to this address and a port of its own.
-pub(crate) fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
+/// A non-blocking socket, bound to this address and, for port 0, to a port of its own.
+pub(crate) fn bound_socket(kind: SockType, source: SocketAddr) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family_of(source), kind, flags, None)?;
+    let socket = socket(family_of(source.ip()), kind, flags, None)?;
     loop {
-        let source = SocketAddr::new(source, next_port()?);
-        match bind(socket.as_raw_fd(), &SockaddrStorage::from(source)) {
+        let port = if source.port() == 0 { next_port()? } else { source.port() };
+        match bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source.ip(), port))) {
             Ok(()) => return Ok(socket),
-            Err(Errno::EADDRINUSE) => {}
+            Err(Errno::EADDRINUSE) if source.port() == 0 => {}
             Err(errno) => return Err(errno).with_context(|| cannot_use(source.ip())),
         }
     }
@@ -344,29 +179,22 @@ pub(crate) fn family_of(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Waits until the socket is ready or has failed; false when the deadline comes first.
-fn wait_for(socket: &impl AsFd, what: PollFlags, deadline: Instant) -> Result<bool> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up: a timeout of 0 before the deadline would spin.
-        let timeout =
-            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(socket.as_fd(), what)], timeout) {
-            Ok(0) if left.is_zero() => return Ok(false),
-            Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => return Ok(true),
-            Err(errno) => return Err(errno).context("poll"),
-        }
+/// Waits until a socket is ready or has failed, at most until the deadline. True for each that is.
+pub(crate) fn wait_for(fds: &mut [PollFd<'_>], deadline: Instant) -> Result<Vec<bool>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    // Rounded up: a timeout of 0 before the deadline would spin.
+    let timeout =
+        PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
+    match poll(fds, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(errno).context("poll"),
     }
+    Ok(fds.iter().map(|fd| fd.any() == Some(true)).collect())
 }
 
 pub(crate) fn pending_error(socket: &OwnedFd) -> Result<Option<Errno>> {
     let error = getsockopt(socket, sockopt::SocketError)?;
     Ok((error != 0).then(|| Errno::from_raw(error)))
-}
-
-pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 pub(crate) fn random() -> u32 {

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::probe::{Connection, Outcome, Protocol, probe};
+use crate::flow;
+use crate::probe::{Outcome, Protocol};
 use crate::topology::Host;
+use crate::volley::probe;
 
 /// An answer that takes longer is none. Not less: a machine that has much to do lets programs wait.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -133,7 +135,8 @@ impl Drop for Traffic {
 }
 
 /// How a packet without destination NAT ends: refused by the node itself, or without a route.
-const NOT_TRANSLATED: [&str; 4] = [
+const NOT_TRANSLATED: [&str; 5] = [
+    ": reset",
     ": refused",
     "(ENOPROTOOPT: Protocol not available)",
     "(EHOSTUNREACH: No route to host)",
@@ -191,7 +194,7 @@ impl Flow {
                     self.fail(&format_args!("{} SYNs had to be sent again", sent_again - before));
                 }
                 if let Some(connection) = &mut open
-                    && let Err(error) = connection.echo("still there?")
+                    && let Err(error) = connection.server(PATIENCE)
                 {
                     self.fail(&format_args!("the open connection: {error:#}"));
                     open = self.open();
@@ -206,11 +209,11 @@ impl Flow {
         }
     }
 
-    fn open(&self) -> Option<Connection> {
+    fn open(&self) -> Option<flow::Flow> {
         if self.protocol != Protocol::Tcp {
             return None;
         }
-        let opened = Connection::open(self.to);
+        let opened = flow::Flow::connect(self.to, PATIENCE);
         opened.inspect_err(|error| self.fail(&format_args!("to stay open: {error:#}"))).ok()
     }
 

@@ -1,21 +1,20 @@
-//! Many questions at the same time, with all that can be told apart about what becomes of them.
+//! Questions, one or many at the same time, with all that can be told apart about what becomes of them.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{
     MsgFlags, SockType, SockaddrStorage, bind, connect, recv, send, setsockopt, sockopt,
 };
 
 use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
 use crate::probe::{
-    Protocol, bound_socket, cannot_use, dropped_on_output, family_of, next_icmp_error, next_port,
-    parse_greeting, pending_error, random, report_all_errors,
+    Outcome, Protocol, bound_socket, cannot_use, dropped_on_output, family_of, next_icmp_error,
+    next_port, parse_greeting, pending_error, random, report_all_errors, wait_for,
 };
 use crate::sctp::{self, Init, InitAck};
 
@@ -30,46 +29,32 @@ pub struct Question {
     pub to: SocketAddr,
 }
 
-/// What became of a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// A server answered.
-    Reached {
-        /// What it calls itself.
-        server: String,
-        /// The source address it saw.
-        source: IpAddr,
-    },
-    /// The other side reset the connection: a host that has the address, but no server there.
-    Reset,
-    /// An ICMP error came back, which means this to a program.
-    Icmp(Errno),
-    /// The own kernel did not even send it.
-    NotSent(Errno),
-    /// Nothing came back.
-    Silence,
-}
-
-impl fmt::Display for Fate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reached { server, source } => write!(f, "{server}←{source}"),
-            Self::Reset => f.write_str("reset"),
-            Self::Icmp(Errno::ECONNREFUSED) => f.write_str("port-unreachable"),
-            Self::Icmp(errno) => write!(f, "icmp({errno:?})"),
-            Self::NotSent(errno) => write!(f, "not-sent({errno:?})"),
-            Self::Silence => f.write_str("silence"),
-        }
-    }
+/// Asks the server at `to` who it is, from a new source port, in the network namespace of the
+/// calling thread (see [`Netns::run`](crate::Netns::run)). `source` is the address to ask from,
+/// if not the one that routing selects. An answer that takes longer than `patience` is
+/// [`Outcome::Dropped`].
+///
+/// # Errors
+/// Only what says nothing about the network, such as a source address that is not ours.
+pub fn probe(
+    protocol: Protocol,
+    source: Option<IpAddr>,
+    to: SocketAddr,
+    patience: Duration,
+) -> Result<Outcome> {
+    let deadline = Instant::now() + patience;
+    let mut asked = Asked::new(Question { protocol, source, to })?;
+    answers(std::slice::from_mut(&mut asked), deadline)?;
+    Ok(asked.outcome.unwrap_or(Outcome::Dropped))
 }
 
 /// Asks all these at once, each from a new source port, in the network namespace of the calling
-/// thread. What has not been answered after `patience` is [`Fate::Silence`]. Datagrams are sent three
+/// thread. What has not been answered after `patience` is [`Outcome::Dropped`]. Datagrams are sent three
 /// times until then, since many of them can be too many for a server.
 ///
 /// # Errors
 /// Only what says nothing about the network, such as a source address that is not ours.
-pub fn volley(questions: &[Question], patience: Duration) -> Result<Vec<Fate>> {
+pub fn volley(questions: &[Question], patience: Duration) -> Result<Vec<Outcome>> {
     let start = Instant::now();
     let mut asked = Vec::with_capacity(questions.len());
     for question in questions {
@@ -77,30 +62,23 @@ pub fn volley(questions: &[Question], patience: Duration) -> Result<Vec<Fate>> {
     }
     for part in [patience / 4, patience / 2] {
         answers(&mut asked, start + part)?;
-        asked.iter_mut().filter(|asked| asked.fate.is_none()).for_each(Asked::send);
+        asked.iter_mut().filter(|asked| asked.outcome.is_none()).for_each(Asked::send);
     }
     answers(&mut asked, start + patience)?;
-    Ok(asked.into_iter().map(|asked| asked.fate.unwrap_or(Fate::Silence)).collect())
+    Ok(asked.into_iter().map(|asked| asked.outcome.unwrap_or(Outcome::Dropped)).collect())
 }
 
 /// Takes what is answered until then.
 fn answers(asked: &mut [Asked], deadline: Instant) -> Result<()> {
     loop {
-        let mut open: Vec<&mut Asked> = asked.iter_mut().filter(|a| a.fate.is_none()).collect();
+        let mut open: Vec<&mut Asked> = asked.iter_mut().filter(|a| a.outcome.is_none()).collect();
         let left = deadline.saturating_duration_since(Instant::now());
         if open.is_empty() || left.is_zero() {
             return Ok(());
         }
-        // Rounded up: a timeout of 0 before the deadline would spin.
-        let timeout =
-            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
         let mut fds: Vec<PollFd<'_>> =
             open.iter().map(|asked| PollFd::new(asked.socket.as_fd(), asked.awaited())).collect();
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno).context("poll"),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+        let ready = wait_for(&mut fds, deadline)?;
         for (asked, _) in open.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
             asked.go_on()?;
         }
@@ -116,21 +94,22 @@ struct Asked {
     /// What has come of the answer; for UDP what it has to end with.
     text: Vec<u8>,
     init: Option<Init>,
-    fate: Option<Fate>,
+    outcome: Option<Outcome>,
 }
 
 impl Asked {
     fn new(question: Question) -> Result<Self> {
         let Question { protocol, source, to } = question;
         let source = source.unwrap_or_else(|| wildcard_like(to.ip()));
+        let from = SocketAddr::new(source, 0);
         let socket = match protocol {
-            Protocol::Tcp => bound_socket(SockType::Stream, source)?,
-            Protocol::Udp => bound_socket(SockType::Datagram, source)?,
+            Protocol::Tcp => bound_socket(SockType::Stream, from)?,
+            Protocol::Udp => bound_socket(SockType::Datagram, from)?,
             Protocol::Sctp => sctp_socket(family_of(to.ip()))?,
         };
         report_all_errors(&socket, to.ip())?;
         let (text, init) = (Vec::new(), None);
-        let mut asked = Self { question, socket, connected: false, text, init, fate: None };
+        let mut asked = Self { question, socket, connected: false, text, init, outcome: None };
         match protocol {
             Protocol::Tcp => asked.ask_tcp()?,
             Protocol::Udp => {
@@ -141,7 +120,7 @@ impl Asked {
             }
             Protocol::Sctp => {
                 // Raw sockets have no ports.
-                bind(asked.socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))
+                bind(asked.socket.as_raw_fd(), &SockaddrStorage::from(from))
                     .with_context(|| cannot_use(source))?;
                 let tag = random().max(1);
                 let init = Init { source_port: next_port()?, destination_port: to.port(), tag };
@@ -165,7 +144,7 @@ impl Asked {
     fn connect(&mut self, to: SocketAddr) {
         match connect(self.socket.as_raw_fd(), &SockaddrStorage::from(to)) {
             Ok(()) | Err(Errno::EINPROGRESS) => {}
-            Err(errno) => self.fate = Some(self.failure(errno)),
+            Err(errno) => self.outcome = Some(self.failure(errno)),
         }
     }
 
@@ -176,13 +155,13 @@ impl Asked {
             (Protocol::Sctp, Some(init)) => init.encode(),
             _ => return,
         };
-        if self.fate.is_some() {
+        if self.outcome.is_some() {
             return;
         }
         if let Err(errno) = send(self.socket.as_raw_fd(), &message, MsgFlags::empty())
             && !dropped_on_output(errno)
         {
-            self.fate = Some(self.failure(errno));
+            self.outcome = Some(self.failure(errno));
         }
     }
 
@@ -196,22 +175,22 @@ impl Asked {
     /// Takes what has come.
     fn go_on(&mut self) -> Result<()> {
         self.take_icmp_error();
-        if self.fate.is_some() {
+        if self.outcome.is_some() {
             return Ok(());
         }
         if self.question.protocol == Protocol::Tcp && !self.connected {
             match pending_error(&self.socket)? {
-                Some(errno) => self.fate = Some(self.failure(errno)),
+                Some(errno) => self.outcome = Some(self.failure(errno)),
                 None => self.connected = true,
             }
             return Ok(());
         }
         let mut buffer = [0; 2048];
-        while self.fate.is_none() {
+        while self.outcome.is_none() {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Ok(length) => self.take(&buffer[..length])?,
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
-                Err(errno) => self.fate = Some(self.failure(errno)),
+                Err(errno) => self.outcome = Some(self.failure(errno)),
             }
         }
         Ok(())
@@ -220,7 +199,7 @@ impl Asked {
     fn take(&mut self, received: &[u8]) -> Result<()> {
         let greeting = match self.question.protocol {
             Protocol::Tcp if received.is_empty() => {
-                self.fate = Some(Fate::Reset);
+                self.outcome = Some(Outcome::Reset);
                 return Ok(());
             }
             Protocol::Tcp => {
@@ -238,7 +217,7 @@ impl Asked {
 
     fn reached(&mut self, greeting: &[u8]) -> Result<()> {
         let (server, source) = parse_greeting(&String::from_utf8_lossy(greeting))?;
-        self.fate = Some(Fate::Reached { server, source });
+        self.outcome = Some(Outcome::Reached { server, source });
         Ok(())
     }
 
@@ -247,19 +226,19 @@ impl Asked {
             // Raw sockets have no ports: an error may be about another question.
             let ports = self.init.map(|init| (init.source_port, init.destination_port));
             if ports.is_none() || sctp::ports(&packet) == ports {
-                self.fate = Some(Fate::Icmp(errno));
+                self.outcome = Some(Outcome::Icmp(errno));
             }
         }
     }
 
     /// What an error of a system call means: what a packet had to do with it is in the queue.
-    fn failure(&self, errno: Errno) -> Fate {
+    fn failure(&self, errno: Errno) -> Outcome {
         if let Some((errno, _)) = next_icmp_error(&self.socket) {
-            return Fate::Icmp(errno);
+            return Outcome::Icmp(errno);
         }
         match errno {
-            Errno::ECONNREFUSED | Errno::ECONNRESET => Fate::Reset,
-            other => Fate::NotSent(other),
+            Errno::ECONNREFUSED | Errno::ECONNRESET => Outcome::Reset,
+            other => Outcome::NotSent(other),
         }
     }
 }

@@ -27,110 +27,124 @@ impl Does {
     }
 }
 
+/// Rules that match the packet, that do not, and of which that is not known.
+type Matches<'a> = [&'a [&'a str]; 3];
+
+/// Each rule with what it does.
+fn rows<'a>(matches: &Matches<'a>) -> Vec<(&'a str, Does)> {
+    let all = matches.iter().zip([Match, Miss, Unknown]);
+    all.flat_map(|(rules, does)| rules.iter().map(move |rule| (*rule, does))).collect()
+}
+
 /// Judges each match of nft as a rule that drops, in a table with these sets.
 fn check_matches(
     sets: &str,
     hook: &str,
     packet: &JudgedPacket,
-    matches: &[(&str, Does)],
+    matches: &Matches<'_>,
 ) -> Result<()> {
-    let netns = Netns::new()?;
-    let chains: String = (0..)
-        .zip(matches)
-        .map(|(number, (rule, _))| {
-            format!("chain c{number} {{ type filter hook {hook}; {rule} drop; }}\n")
-        })
-        .collect();
-    netns.nft(&format!("table inet t {{ {sets}\n{chains} }}"))?;
+    let (netns, rows) = (Netns::new()?, rows(matches));
+    let mut table = sets.to_owned();
+    for (number, (rule, _)) in rows.iter().enumerate() {
+        table += &format!("\nchain c{number} {{ type filter hook {hook}; {rule} drop; }}");
+    }
+    netns.nft(&format!("table inet t {{ {table}\n}}"))?;
     let judged = judged(&netns, packet)?;
-    let found: Vec<(&str, Does)> = (0..)
-        .zip(matches)
-        .map(|(number, (rule, _))| (*rule, Does::of(&judged[&format!("c{number}")].passing)))
-        .collect();
-    assert_eq!(found, matches);
+    for (number, row) in rows.iter().enumerate() {
+        let found = Does::of(&judged[&format!("c{number}")].passing);
+        assert_eq!((row.0, found), *row);
+    }
     Ok(())
 }
 
 #[test]
 fn headers_are_matched() -> Result<()> {
-    let matches = [
-        ("ip saddr 192.0.2.9", Match),
-        ("ip saddr 192.0.2.0/24", Match),
-        ("ip saddr 192.0.2.0/23", Match),
-        ("ip saddr != 192.0.2.9", Miss),
-        ("ip daddr 10.244.1.7", Match),
-        ("ip daddr 10.96.0.1", Miss),
-        ("ip daddr 10.0.0.0/8 ip saddr 10.0.0.0/8", Miss),
-        ("ip daddr >= 10.244.0.0 ip daddr <= 10.244.1.7", Match),
-        ("ip daddr < 10.244.1.7", Miss),
-        ("ip daddr > 10.244.1.6", Match),
-        ("ip daddr 10.244.1.1-10.244.1.9", Match),
-        ("ip daddr != 10.244.1.1-10.244.1.9", Miss),
-        ("ip protocol tcp", Match),
-        ("ip protocol udp", Miss),
-        ("ip version 4", Match),
-        ("ip ttl 64", Unknown),
-        ("ip frag-off & 0x1fff != 0", Miss),
-        ("ip6 daddr fd00::7", Miss),
-        ("meta nfproto ipv4", Match),
-        ("meta nfproto ipv6", Miss),
-        ("meta protocol ip", Match),
-        ("meta l4proto tcp", Match),
-        ("meta l4proto { udp, tcp }", Match),
-        ("meta l4proto udp", Miss),
-        ("tcp dport 8080", Match),
-        ("tcp dport 80", Miss),
-        ("tcp dport 8000-8100", Match),
-        ("tcp dport != 8000-8100", Miss),
-        ("th dport 8080", Match),
-        ("udp dport 8080", Miss),
-        ("tcp sport 1024-65535", Unknown),
-        ("tcp sport 0-65535", Match),
-        ("tcp flags syn / fin,syn,rst,ack", Match),
-        ("tcp flags & (fin|syn) == (fin|syn)", Miss),
-        ("tcp flags ack", Miss),
-        ("tcp flags cwr", Unknown),
-        ("@th,16,16 8080", Match),
-        ("@nh,128,32 & 0xff000000 == 0x0a000000", Match),
+    let matches: Matches<'_> = [
+        &[
+            "ip saddr 192.0.2.9",
+            "ip saddr 192.0.2.0/24",
+            "ip saddr 192.0.2.0/23",
+            "ip daddr 10.244.1.7",
+            "ip daddr >= 10.244.0.0 ip daddr <= 10.244.1.7",
+            "ip daddr > 10.244.1.6",
+            "ip daddr 10.244.1.1-10.244.1.9",
+            "ip protocol tcp",
+            "ip version 4",
+            "meta nfproto ipv4",
+            "meta protocol ip",
+            "meta l4proto tcp",
+            "meta l4proto { udp, tcp }",
+            "tcp dport 8080",
+            "tcp dport 8000-8100",
+            "th dport 8080",
+            "tcp sport 0-65535",
+            "tcp flags syn / fin,syn,rst,ack",
+            "@th,16,16 8080",
+            "@nh,128,32 & 0xff000000 == 0x0a000000",
+        ],
+        &[
+            "ip saddr != 192.0.2.9",
+            "ip daddr 10.96.0.1",
+            "ip daddr 10.0.0.0/8 ip saddr 10.0.0.0/8",
+            "ip daddr < 10.244.1.7",
+            "ip daddr != 10.244.1.1-10.244.1.9",
+            "ip protocol udp",
+            "ip frag-off & 0x1fff != 0",
+            "ip6 daddr fd00::7",
+            "meta nfproto ipv6",
+            "meta l4proto udp",
+            "tcp dport 80",
+            "tcp dport != 8000-8100",
+            "udp dport 8080",
+            "tcp flags & (fin|syn) == (fin|syn)",
+            "tcp flags ack",
+        ],
+        &["ip ttl 64", "tcp sport 1024-65535", "tcp flags cwr"],
     ];
     check_matches("", "forward priority 0", &to_endpoint(), &matches)
 }
 
 #[test]
 fn properties_of_the_packet_are_matched() -> Result<()> {
-    let matches = [
-        ("iifname \"eth0\"", Match),
-        ("iifname \"eth1\"", Miss),
-        ("iifname \"et*\"", Match),
-        ("iifname \"cali*\"", Miss),
-        ("oifname != \"cni0\"", Miss),
-        ("iifname . oifname { \"eth0\" . \"cni0\" }", Match),
-        ("iifname { \"eth*\", \"lo\" }", Match),
-        ("iif lo", Miss),
-        ("oif lo", Unknown),
-        ("iifgroup 0", Unknown),
-        ("meta iifkind \"veth\"", Unknown),
-        ("meta mark 0x10", Match),
-        ("meta mark & 0x10 == 0x10", Match),
-        ("meta mark and 0xff0 != 0x10", Miss),
-        ("meta mark 5-20", Match),
-        ("meta mark < 16", Miss),
-        ("meta mark set 0x4000 meta mark 0x4000", Match),
-        ("meta mark set meta mark or 0x4000 meta mark 0x4010", Match),
-        ("meta mark set meta mark << 4 meta mark 0x100", Match),
-        ("meta mark set ct mark meta mark 0", Unknown),
-        ("ct mark set 7 ct mark 7", Match),
-        ("ct mark 0", Unknown),
-        ("meta skuid 0", Unknown),
-        ("meta priority set 1:1", Match),
-        ("meta nftrace set 1 counter log prefix \"x\"", Match),
-        ("limit rate 1/second", Unknown),
-        ("numgen random mod 2 == 0", Unknown),
-        ("fib daddr type local", Miss),
-        ("fib daddr type unicast", Match),
-        ("fib daddr . iif type local", Unknown),
-        ("fib saddr type local", Unknown),
-        ("rt classid 1", Unknown),
+    let matches: Matches<'_> = [
+        &[
+            "iifname \"eth0\"",
+            "iifname \"et*\"",
+            "iifname . oifname { \"eth0\" . \"cni0\" }",
+            "iifname { \"eth*\", \"lo\" }",
+            "meta mark 0x10",
+            "meta mark & 0x10 == 0x10",
+            "meta mark 5-20",
+            "meta mark set 0x4000 meta mark 0x4000",
+            "meta mark set meta mark or 0x4000 meta mark 0x4010",
+            "meta mark set meta mark << 4 meta mark 0x100",
+            "ct mark set 7 ct mark 7",
+            "meta priority set 1:1",
+            "meta nftrace set 1 counter log prefix \"x\"",
+            "fib daddr type unicast",
+        ],
+        &[
+            "iifname \"eth1\"",
+            "iifname \"cali*\"",
+            "oifname != \"cni0\"",
+            "iif lo",
+            "meta mark and 0xff0 != 0x10",
+            "meta mark < 16",
+            "fib daddr type local",
+        ],
+        &[
+            "oif lo",
+            "iifgroup 0",
+            "meta iifkind \"veth\"",
+            "meta mark set ct mark meta mark 0",
+            "ct mark 0",
+            "meta skuid 0",
+            "limit rate 1/second",
+            "numgen random mod 2 == 0",
+            "fib daddr . iif type local",
+            "fib saddr type local",
+            "rt classid 1",
+        ],
     ];
     let input = Interface { name: "eth0".to_owned(), index: Some(2) };
     let packet = JudgedPacket { mark: 0x10.into(), input: Some(input), ..to_endpoint() };
@@ -140,72 +154,80 @@ fn properties_of_the_packet_are_matched() -> Result<()> {
 #[test]
 fn unknown_properties_decide_nothing_that_depends_on_them() -> Result<()> {
     let packet = JudgedPacket { input: None, output: None, is_local: None, ..to_endpoint() };
-    let matches = [
-        ("iifname \"eth0\"", Unknown),
-        ("oifname != \"cni0\"", Unknown),
-        ("iif lo", Unknown),
-        ("iifname \"eth0\" tcp dport 80", Miss),
-        ("meta mark 1", Unknown),
-        ("meta mark and 0 == 0", Match),
-        ("meta mark set meta mark and 0xff00 meta mark and 0xff == 1", Miss),
-        ("fib daddr type local", Unknown),
-        ("iifname \"eth0\" accept; iifname \"eth0\" counter", Unknown),
+    let matches: Matches<'_> = [
+        &["meta mark and 0 == 0"],
+        &[
+            "iifname \"eth0\" tcp dport 80",
+            "meta mark set meta mark and 0xff00 meta mark and 0xff == 1",
+        ],
+        &[
+            "iifname \"eth0\"",
+            "oifname != \"cni0\"",
+            "iif lo",
+            "meta mark 1",
+            "fib daddr type local",
+            "iifname \"eth0\" accept; iifname \"eth0\" counter",
+        ],
     ];
     check_matches("", "forward priority 0", &packet, &matches)?;
     // A packet has no input interface at the output hook, and no output interface at prerouting.
-    let matches = [("iifname \"\"", Match), ("iifname \"eth0\"", Miss), ("iif 0", Match)];
-    check_matches("", "output priority 0", &packet, &matches[1..])?;
-    let matches = [("oifname \"eth0\"", Miss), ("oifname != \"eth0\"", Match)];
+    let matches: Matches<'_> = [&["iif 0"], &["iifname \"eth0\""], &[]];
+    check_matches("", "output priority 0", &packet, &matches)?;
+    let matches: Matches<'_> = [&["oifname != \"eth0\""], &["oifname \"eth0\""], &[]];
     check_matches("", "prerouting priority 0", &packet, &matches)
 }
 
 #[test]
 fn connections_are_matched() -> Result<()> {
-    let matches = [
-        ("ct state new", Match),
-        ("ct state invalid", Miss),
-        ("ct state established,related", Miss),
-        ("ct state != new", Miss),
-        ("ct state { new, untracked }", Match),
-        ("ct status dnat", Match),
-        ("ct status snat", Miss),
-        ("ct status assured", Miss),
-        ("ct status dying", Unknown),
-        ("ct direction original", Match),
-        ("ct direction reply", Miss),
-        ("ct original ip daddr 10.96.0.1", Match),
-        ("ct original ip saddr 192.0.2.0/24", Match),
-        ("ct original ip6 daddr fd00::1", Miss),
-        ("meta l4proto tcp ct original proto-dst 80", Match),
-        ("meta l4proto tcp ct original proto-dst 8080", Miss),
-        ("meta l4proto tcp ct original proto-src 1024", Unknown),
-        ("ct reply ip saddr 10.244.1.7", Match),
-        ("ct reply ip daddr 192.0.2.9", Match),
-        ("meta l4proto tcp ct reply proto-src 8080", Match),
-        ("ct l3proto ipv4", Match),
-        ("ct protocol tcp", Match),
-        ("ct helper \"ftp\"", Unknown),
-        ("ct zone 0", Unknown),
-        ("notrack ct state new", Match),
+    let matches: Matches<'_> = [
+        &[
+            "ct state new",
+            "ct state { new, untracked }",
+            "ct status dnat",
+            "ct direction original",
+            "ct original ip daddr 10.96.0.1",
+            "ct original ip saddr 192.0.2.0/24",
+            "meta l4proto tcp ct original proto-dst 80",
+            "ct reply ip saddr 10.244.1.7",
+            "ct reply ip daddr 192.0.2.9",
+            "meta l4proto tcp ct reply proto-src 8080",
+            "ct l3proto ipv4",
+            "ct protocol tcp",
+            "notrack ct state new",
+        ],
+        &[
+            "ct state invalid",
+            "ct state established,related",
+            "ct state != new",
+            "ct status snat",
+            "ct status assured",
+            "ct direction reply",
+            "ct original ip6 daddr fd00::1",
+            "meta l4proto tcp ct original proto-dst 8080",
+        ],
+        &[
+            "ct status dying",
+            "meta l4proto tcp ct original proto-src 1024",
+            "ct helper \"ftp\"",
+            "ct zone 0",
+        ],
     ];
     check_matches("", "forward priority 0", &to_endpoint(), &matches)?;
     let direct = JudgedPacket { translated: false, ..to_endpoint() };
-    let matches = [("ct status dnat", Miss), ("ct status & dnat == 0", Match)];
+    let matches: Matches<'_> = [&["ct status & dnat == 0"], &["ct status dnat"], &[]];
     check_matches("", "forward priority 0", &direct, &matches)?;
     // Connection tracking comes after this chain.
-    let matches = [
-        ("ct state new", Miss),
-        ("ct state invalid", Match),
-        ("ct status dnat", Miss),
-        ("ct mark 0", Miss),
-        ("notrack ct state untracked", Match),
+    let matches: Matches<'_> = [
+        &["ct state invalid", "notrack ct state untracked"],
+        &["ct state new", "ct status dnat", "ct mark 0"],
+        &[],
     ];
     check_matches("", "prerouting priority -300", &direct, &matches)?;
     // A packet from the loopback interface is tracked already.
     let looped = JudgedPacket { input: Some(Interface::named("lo")), ..direct.clone() };
-    check_matches("", "prerouting priority -300", &looped, &[("ct state new", Unknown)])?;
+    check_matches("", "prerouting priority -300", &looped, &[&[], &[], &["ct state new"]])?;
     // The source may be translated at this point.
-    let matches = [("ct original ip saddr 192.0.2.9", Unknown), ("ct status snat", Unknown)];
+    let matches: Matches<'_> = [&[], &[], &["ct original ip saddr 192.0.2.9", "ct status snat"]];
     check_matches("", "postrouting priority 150", &direct, &matches)
 }
 
@@ -229,43 +251,49 @@ fn sets_and_maps_are_searched() -> Result<()> {
             elements = { 10.244.0.0/16 : 5, * : 6 }; }
         map verdicts { type inet_service : verdict; elements = { 8080 : continue, 80 : return }; }
         chain next {}";
-    let matches = [
-        ("tcp dport @ports", Match),
-        ("tcp dport != @ports", Miss),
-        ("tcp sport @ports", Unknown),
-        ("tcp dport { 80, 443 }", Miss),
-        ("tcp dport { 80, 8000-9000 }", Match),
-        ("tcp dport @high", Match),
-        ("ip daddr @ranges", Match),
-        ("ip saddr @ranges", Miss),
-        ("ip daddr . tcp dport @pairs", Match),
-        ("ip saddr . tcp dport @pairs", Miss),
-        ("ip daddr . tcp sport @pairs", Unknown),
-        ("ip daddr . meta l4proto . th dport @pair_ranges", Match),
-        ("ip saddr . meta l4proto . th dport @pair_ranges", Miss),
-        ("ip daddr . meta l4proto . th sport @pair_ranges", Unknown),
-        ("ip saddr @with_timeout", Match),
-        ("ip saddr @seen", Unknown),
-        ("ip saddr @limited", Unknown),
-        ("ip daddr @limited", Miss),
-        ("ip saddr @empty", Miss),
-        ("ip saddr != @empty", Match),
-        ("ip saddr @everything", Match),
-        ("update @seen { ip saddr }", Unknown),
-        ("meta mark set tcp dport map @marks meta mark 0x77", Match),
-        ("meta mark set tcp dport map { 80 : 1, 8080 : 2 } meta mark 2", Match),
-        ("meta mark set tcp sport map { 80 : 1, 8080 : 2 } meta mark 2", Unknown),
-        ("meta mark set ip daddr map @mark_ranges meta mark 5", Match),
-        ("meta mark set ip saddr map @mark_ranges meta mark 6", Match),
-        ("tcp dport vmap @verdicts; tcp dport 8080", Match),
-        ("tcp dport vmap { 1 : drop, 8080 : jump next }; counter", Match),
-        ("tcp dport vmap { 1 : drop, 8080 : goto next }; counter", Miss),
-        ("tcp dport vmap { 1 : drop, 8080 : accept }; counter", Miss),
-        ("tcp dport vmap { 1-7999 : accept, 8000-9000 : drop }; accept; counter", Match),
-        ("tcp sport vmap { 1 : accept, 2 : return }; counter", Unknown),
-        ("tcp sport vmap { 1 : drop }; counter", Match),
-        ("iifname vmap { \"eth*\" : accept }; counter", Miss),
-        ("ip saddr . tcp dport vmap { 192.0.2.9 . 8080 : accept }; counter", Miss),
+    let matches: Matches<'_> = [
+        &[
+            "tcp dport @ports",
+            "tcp dport { 80, 8000-9000 }",
+            "tcp dport @high",
+            "ip daddr @ranges",
+            "ip daddr . tcp dport @pairs",
+            "ip daddr . meta l4proto . th dport @pair_ranges",
+            "ip saddr @with_timeout",
+            "ip saddr != @empty",
+            "ip saddr @everything",
+            "meta mark set tcp dport map @marks meta mark 0x77",
+            "meta mark set tcp dport map { 80 : 1, 8080 : 2 } meta mark 2",
+            "meta mark set ip daddr map @mark_ranges meta mark 5",
+            "meta mark set ip saddr map @mark_ranges meta mark 6",
+            "tcp dport vmap @verdicts; tcp dport 8080",
+            "tcp dport vmap { 1 : drop, 8080 : jump next }; counter",
+            "tcp dport vmap { 1-7999 : accept, 8000-9000 : drop }; accept; counter",
+            "tcp sport vmap { 1 : drop }; counter",
+        ],
+        &[
+            "tcp dport != @ports",
+            "tcp dport { 80, 443 }",
+            "ip saddr @ranges",
+            "ip saddr . tcp dport @pairs",
+            "ip saddr . meta l4proto . th dport @pair_ranges",
+            "ip daddr @limited",
+            "ip saddr @empty",
+            "tcp dport vmap { 1 : drop, 8080 : goto next }; counter",
+            "tcp dport vmap { 1 : drop, 8080 : accept }; counter",
+            "iifname vmap { \"eth*\" : accept }; counter",
+            "ip saddr . tcp dport vmap { 192.0.2.9 . 8080 : accept }; counter",
+        ],
+        &[
+            "tcp sport @ports",
+            "ip daddr . tcp sport @pairs",
+            "ip daddr . meta l4proto . th sport @pair_ranges",
+            "ip saddr @seen",
+            "ip saddr @limited",
+            "update @seen { ip saddr }",
+            "meta mark set tcp sport map { 80 : 1, 8080 : 2 } meta mark 2",
+            "tcp sport vmap { 1 : accept, 2 : return }; counter",
+        ],
     ];
     check_matches(sets, "forward priority 0", &to_endpoint(), &matches)
 }
@@ -279,19 +307,23 @@ fn rules_of_ipv6_are_matched() -> Result<()> {
         source_port: Some(40_000),
         ..JudgedPacket::new(UDP, client, "fd00:10:244::7".parse()?, 53)
     };
-    let matches = [
-        ("ip6 saddr 2001:db8::/32", Match),
-        ("ip6 daddr fd00:10:244::7", Match),
-        ("ip6 daddr != fd00:10:244::/64", Miss),
-        ("ip6 nexthdr udp", Match),
-        ("ip6 nexthdr tcp", Miss),
-        ("ip daddr 10.0.0.1", Miss),
-        ("udp dport 53 udp sport 40000", Match),
-        ("udp sport < 1024", Miss),
-        ("ct original ip6 daddr fd00:10:96::1", Match),
-        ("exthdr frag exists", Unknown),
-        ("ip6 daddr { fd00:10:244::/48, fd01::/16 }", Match),
-        ("meta nfproto ipv6", Match),
+    let matches: Matches<'_> = [
+        &[
+            "ip6 saddr 2001:db8::/32",
+            "ip6 daddr fd00:10:244::7",
+            "ip6 nexthdr udp",
+            "udp dport 53 udp sport 40000",
+            "ct original ip6 daddr fd00:10:96::1",
+            "ip6 daddr { fd00:10:244::/48, fd01::/16 }",
+            "meta nfproto ipv6",
+        ],
+        &[
+            "ip6 daddr != fd00:10:244::/64",
+            "ip6 nexthdr tcp",
+            "ip daddr 10.0.0.1",
+            "udp sport < 1024",
+        ],
+        &["exthdr frag exists"],
     ];
     check_matches("", "forward priority 0", &packet, &matches)
 }
@@ -404,64 +436,71 @@ fn translations_before_the_service_are_found() -> Result<()> {
 fn matches_and_targets_of_iptables_are_decoded() -> Result<()> {
     let netns = Netns::new()?;
     let packet = JudgedPacket { mark: 0x4000.into(), ..to_endpoint() };
-    for (rule, does) in [
-        ("-p tcp --dport 8080", Match),
-        ("-p tcp --dport 8000:9000", Match),
-        ("-p tcp ! --dport 8000:9000", Miss),
-        ("-p tcp --sport 1:5", Unknown),
-        ("-p tcp --syn", Match),
-        ("-p tcp ! --syn", Miss),
-        ("-p tcp --tcp-flags ALL NONE", Miss),
-        ("-p tcp --tcp-option 5", Unknown),
-        ("-p udp --dport 8080", Miss),
-        ("! -p udp", Match),
-        ("-p tcp -m multiport --dports 80,8080", Match),
-        ("-p tcp -m multiport --dports 80,8000:8100,9", Match),
-        ("-p tcp -m multiport ! --dports 80,8000:8100", Miss),
-        ("-p tcp -m multiport --dports 80,443", Miss),
-        ("-p tcp -m multiport --sports 80,443", Unknown),
-        ("-p tcp -m multiport --ports 80,8080", Match),
-        ("-s 192.0.2.0/24 -d 10.244.1.7", Match),
-        ("! -s 192.0.2.0/24", Miss),
-        ("-i eth0 -o cni0", Match),
-        ("-i eth+ -o cali+", Miss),
-        ("! -i eth0", Miss),
-        ("-f", Miss),
-        ("-m comment --comment kubernetes", Match),
-        ("-m conntrack --ctstate NEW", Match),
-        ("-m conntrack --ctstate INVALID", Miss),
-        ("-m conntrack --ctstate RELATED,ESTABLISHED", Miss),
-        ("-m conntrack ! --ctstate RELATED,ESTABLISHED", Match),
-        ("-m conntrack --ctstate RELATED,ESTABLISHED,DNAT", Match),
-        ("-m conntrack --ctstate SNAT", Miss),
-        ("-m conntrack --ctstatus ASSURED", Miss),
-        ("-m conntrack --ctorigdst 10.96.0.0/16", Match),
-        ("-m conntrack --ctorigdst 10.97.0.0/16", Miss),
-        ("-m conntrack --ctorigdstport 80", Match),
-        ("-m conntrack --ctorigdstport 81:90", Miss),
-        ("-m conntrack --ctorigsrcport 80", Unknown),
-        ("-m conntrack --ctreplsrc 10.244.1.7 --ctproto tcp", Match),
-        ("-m conntrack --ctdir ORIGINAL", Match),
-        ("-m conntrack --ctdir REPLY", Miss),
-        ("-m conntrack --ctexpire 10", Unknown),
-        ("-m state --state NEW", Match),
-        ("-m state --state ESTABLISHED", Miss),
-        ("-m mark --mark 0x4000/0x4000", Match),
-        ("-m mark ! --mark 0x4000/0x4000", Miss),
-        ("-m mark --mark 0x8000/0x8000", Miss),
-        ("-m connmark --mark 1", Unknown),
-        ("-m addrtype --dst-type LOCAL", Miss),
-        ("-m addrtype ! --dst-type LOCAL", Match),
-        ("-m addrtype --src-type LOCAL", Unknown),
-        ("-m addrtype --dst-type LOCAL --limit-iface-out", Unknown),
-        ("-m iprange --src-range 192.0.2.1-192.0.2.10", Match),
-        ("-m iprange ! --src-range 192.0.2.1-192.0.2.10", Miss),
-        ("-m iprange --dst-range 10.244.1.8-10.244.1.10", Miss),
-        ("-m limit --limit 1/s", Unknown),
-        ("-m statistic --mode random --probability 0.5", Unknown),
-        ("-m physdev --physdev-is-bridged", Unknown),
-        ("-m tcp -p tcp --dport 8080 -m conntrack --ctstate NEW -m comment --comment x", Match),
-    ] {
+    let matches: Matches<'_> = [
+        &[
+            "-p tcp --dport 8080",
+            "-p tcp --dport 8000:9000",
+            "-p tcp --syn",
+            "! -p udp",
+            "-p tcp -m multiport --dports 80,8080",
+            "-p tcp -m multiport --dports 80,8000:8100,9",
+            "-p tcp -m multiport --ports 80,8080",
+            "-s 192.0.2.0/24 -d 10.244.1.7",
+            "-i eth0 -o cni0",
+            "-m comment --comment kubernetes",
+            "-m conntrack --ctstate NEW",
+            "-m conntrack ! --ctstate RELATED,ESTABLISHED",
+            "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT",
+            "-m conntrack --ctorigdst 10.96.0.0/16",
+            "-m conntrack --ctorigdstport 80",
+            "-m conntrack --ctreplsrc 10.244.1.7 --ctproto tcp",
+            "-m conntrack --ctdir ORIGINAL",
+            "-m state --state NEW",
+            "-m mark --mark 0x4000/0x4000",
+            "-m addrtype ! --dst-type LOCAL",
+            "-m iprange --src-range 192.0.2.1-192.0.2.10",
+            "-m tcp -p tcp --dport 8080 -m conntrack --ctstate NEW -m comment --comment x",
+        ],
+        &[
+            "-p tcp ! --dport 8000:9000",
+            "-p tcp ! --syn",
+            "-p tcp --tcp-flags ALL NONE",
+            "-p udp --dport 8080",
+            "-p tcp -m multiport ! --dports 80,8000:8100",
+            "-p tcp -m multiport --dports 80,443",
+            "! -s 192.0.2.0/24",
+            "-i eth+ -o cali+",
+            "! -i eth0",
+            "-f",
+            "-m conntrack --ctstate INVALID",
+            "-m conntrack --ctstate RELATED,ESTABLISHED",
+            "-m conntrack --ctstate SNAT",
+            "-m conntrack --ctstatus ASSURED",
+            "-m conntrack --ctorigdst 10.97.0.0/16",
+            "-m conntrack --ctorigdstport 81:90",
+            "-m conntrack --ctdir REPLY",
+            "-m state --state ESTABLISHED",
+            "-m mark ! --mark 0x4000/0x4000",
+            "-m mark --mark 0x8000/0x8000",
+            "-m addrtype --dst-type LOCAL",
+            "-m iprange ! --src-range 192.0.2.1-192.0.2.10",
+            "-m iprange --dst-range 10.244.1.8-10.244.1.10",
+        ],
+        &[
+            "-p tcp --sport 1:5",
+            "-p tcp --tcp-option 5",
+            "-p tcp -m multiport --sports 80,443",
+            "-m conntrack --ctorigsrcport 80",
+            "-m conntrack --ctexpire 10",
+            "-m connmark --mark 1",
+            "-m addrtype --src-type LOCAL",
+            "-m addrtype --dst-type LOCAL --limit-iface-out",
+            "-m limit --limit 1/s",
+            "-m statistic --mode random --probability 0.5",
+            "-m physdev --physdev-is-bridged",
+        ],
+    ];
+    for (rule, does) in rows(&matches) {
         let add = format!("-I FORWARD {rule} -j DROP");
         netns.output("iptables-nft", &add.split(' ').collect::<Vec<_>>())?;
         let judged = judged(&netns, &packet)?;

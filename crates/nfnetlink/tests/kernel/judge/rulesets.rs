@@ -4,7 +4,7 @@ use anyhow::Result;
 use nfnetlink::nft::{Interface, JudgedPacket, Mark, Passing};
 use shunt_testbed::Netns;
 
-use super::{TCP, judged, short, to_endpoint};
+use super::{judged, short, to_endpoint};
 
 /// Loads rules in the format of iptables-save.
 fn iptables(rules: &str) -> Result<Netns> {
@@ -25,71 +25,6 @@ fn check(netns: &Netns, packet: &JudgedPacket, chain: &str, expected: &str) -> R
     let judged = judged(netns, packet)?;
     assert_eq!(short(&judged[chain]), expected, "{packet:?}\n{judged:?}");
     Ok(())
-}
-
-#[test]
-fn docker() -> Result<()> {
-    let netns = iptables(
-        "*filter
-:INPUT ACCEPT [0:0]
-:FORWARD DROP [0:0]
-:DOCKER - [0:0]
-:DOCKER-ISOLATION-STAGE-1 - [0:0]
-:DOCKER-ISOLATION-STAGE-2 - [0:0]
-:DOCKER-USER - [0:0]
--A FORWARD -j DOCKER-USER
--A FORWARD -j DOCKER-ISOLATION-STAGE-1
--A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A FORWARD -o docker0 -j DOCKER
--A FORWARD -i docker0 ! -o docker0 -j ACCEPT
--A FORWARD -i docker0 -o docker0 -j ACCEPT
--A DOCKER -d 172.17.0.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 8080 -j ACCEPT
--A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2
--A DOCKER-ISOLATION-STAGE-1 -j RETURN
--A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP
--A DOCKER-ISOLATION-STAGE-2 -j RETURN
--A DOCKER-USER -j RETURN
-COMMIT
-",
-    )?;
-    check(&netns, &through("eth0", "cni0"), "FORWARD", "drops: policy drop in FORWARD")?;
-    check(&netns, &through("docker0", "cni0"), "FORWARD", "passes")?;
-    let docker = JudgedPacket { destination: [172, 17, 0, 2].into(), ..through("eth0", "docker0") };
-    check(&netns, &docker, "FORWARD", "passes")?;
-    let unknown = JudgedPacket { input: None, ..through("eth0", "cni0") };
-    check(&netns, &unknown, "FORWARD", "may: policy drop in FORWARD")?;
-    netns.output("iptables-nft", &["-I", "DOCKER-USER", "-i", "eth0", "-j", "ACCEPT"])?;
-    check(&netns, &through("eth0", "cni0"), "FORWARD", "passes")
-}
-
-#[test]
-fn kubernetes() -> Result<()> {
-    let netns = iptables(
-        "*filter
-:FORWARD ACCEPT [0:0]
-:OUTPUT ACCEPT [0:0]
-:KUBE-FORWARD - [0:0]
-:KUBE-FIREWALL - [0:0]
-:KUBE-PROXY-FIREWALL - [0:0]
--A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL
--A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD
--A OUTPUT -j KUBE-FIREWALL
--A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
--A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP
--A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT
--A KUBE-FORWARD -m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-COMMIT
-"
-        .replace("-m nfacct --nfacct-name ct_state_invalid_dropped_pkts ", "")
-        .as_str(),
-    )?;
-    check(&netns, &to_endpoint(), "FORWARD", "passes")?;
-    check(&netns, &to_endpoint(), "OUTPUT", "passes")?;
-    let loopback = JudgedPacket { destination: [127, 0, 0, 1].into(), ..to_endpoint() };
-    // The connection has been translated.
-    check(&netns, &loopback, "OUTPUT", "passes")?;
-    let direct = JudgedPacket { translated: false, ..loopback };
-    check(&netns, &direct, "OUTPUT", "drops: drop in KUBE-FIREWALL")
 }
 
 #[test]
@@ -153,85 +88,6 @@ COMMIT
     let mark = judged(&netns, &through("eth0", "cali1234"))?["FORWARD"].mark;
     assert_eq!(mark, Mark { value: 0x10000, known: 0xf0000 });
     Ok(())
-}
-
-#[test]
-fn kube_router() -> Result<()> {
-    let netns = iptables(
-        "*filter
-:FORWARD ACCEPT [0:0]
-:KUBE-ROUTER-FORWARD - [0:0]
-:KUBE-POD-FW-ABC - [0:0]
-:KUBE-NWPLCY-DEFAULT - [0:0]
--A FORWARD -m comment --comment \"kube-router netpol\" -j KUBE-ROUTER-FORWARD
--A KUBE-ROUTER-FORWARD -d 10.244.1.7/32 -m comment --comment \"to a pod\" -j KUBE-POD-FW-ABC
--A KUBE-ROUTER-FORWARD -m mark --mark 0x20000/0x20000 -j ACCEPT
--A KUBE-POD-FW-ABC -m conntrack --ctstate INVALID -j DROP
--A KUBE-POD-FW-ABC -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A KUBE-POD-FW-ABC -m addrtype --src-type LOCAL -d 10.244.1.7/32 -j ACCEPT
--A KUBE-POD-FW-ABC -s 10.1.0.0/16 -p tcp -m tcp --dport 8080 -j MARK --set-xmark 0x10000/0x10000
--A KUBE-POD-FW-ABC -m mark ! --mark 0x10000/0x10000 -m limit --limit 10/min -j NFLOG --nflog-group 100
--A KUBE-POD-FW-ABC -m mark ! --mark 0x10000/0x10000 -j REJECT --reject-with icmp-port-unreachable
--A KUBE-POD-FW-ABC -j MARK --set-xmark 0x0/0x10000
--A KUBE-POD-FW-ABC -j MARK --set-xmark 0x20000/0x20000
-COMMIT
-",
-    )?;
-    let denied = JudgedPacket { mark: 0.into(), ..to_endpoint() };
-    // The source may be an address of the node.
-    check(&netns, &denied, "FORWARD", "may: REJECT in KUBE-POD-FW-ABC")?;
-    let Passing::May { why, .. } = &judged(&netns, &denied)?["FORWARD"].passing else {
-        unreachable!()
-    };
-    assert!(why.contains("addrtype"), "{why}");
-    let allowed = JudgedPacket { source: [10, 1, 0, 9].into(), ..denied };
-    check(&netns, &allowed, "FORWARD", "passes")
-}
-
-#[test]
-fn ufw() -> Result<()> {
-    let netns = iptables(
-        "*filter
-:INPUT DROP [0:0]
-:FORWARD DROP [0:0]
-:ufw-before-forward - [0:0]
-:ufw-before-input - [0:0]
-:ufw-not-local - [0:0]
-:ufw-user-input - [0:0]
-:ufw-logging-deny - [0:0]
-:ufw-reject-forward - [0:0]
--A INPUT -j ufw-before-input
--A INPUT -j ufw-user-input
--A FORWARD -j ufw-before-forward
--A FORWARD -j ufw-reject-forward
--A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT
--A ufw-before-input -i lo -j ACCEPT
--A ufw-before-input -m conntrack --ctstate INVALID -j ufw-logging-deny
--A ufw-before-input -m conntrack --ctstate INVALID -j DROP
--A ufw-before-input -p udp -m udp --sport 67 --dport 68 -j ACCEPT
--A ufw-before-input -j ufw-not-local
--A ufw-logging-deny -m conntrack --ctstate INVALID -m limit --limit 3/min --limit-burst 10 -j RETURN
--A ufw-logging-deny -m limit --limit 3/min --limit-burst 10 -j LOG --log-prefix \"[UFW BLOCK] \"
--A ufw-not-local -m addrtype --dst-type LOCAL -j RETURN
--A ufw-not-local -m addrtype --dst-type MULTICAST -j RETURN
--A ufw-not-local -m limit --limit 3/min --limit-burst 10 -j ufw-logging-deny
--A ufw-not-local -j DROP
--A ufw-user-input -p tcp -m tcp --dport 22 -j ACCEPT
--A ufw-user-input -p tcp -m multiport --dports 80,443 -j ACCEPT
-COMMIT
-",
-    )?;
-    check(&netns, &to_endpoint(), "FORWARD", "drops: policy drop in FORWARD")?;
-    let local = |port| JudgedPacket {
-        is_local: Some(true),
-        ..JudgedPacket::new(TCP, [192, 0, 2, 9].into(), [192, 0, 2, 1].into(), port)
-    };
-    let local = |port| JudgedPacket { input: Some(Interface::named("eth0")), ..local(port) };
-    check(&netns, &local(443), "INPUT", "passes")?;
-    check(&netns, &local(30_000), "INPUT", "drops: policy drop in INPUT")?;
-    let elsewhere = JudgedPacket { is_local: Some(false), ..local(443) };
-    check(&netns, &elsewhere, "INPUT", "drops: drop in ufw-not-local")
 }
 
 #[test]

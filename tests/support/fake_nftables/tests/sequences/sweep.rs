@@ -8,66 +8,107 @@ use anyhow::{Context as _, Result, ensure};
 use nfnetlink::nft::TableFamily;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt_core::model::{Change, Family, Protocol, TrafficPolicy};
+use shunt_core::model::{Backend, Change, Family, Protocol, Service, TrafficPolicy};
 use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, NODE, Namespace, service, slice};
 
 use crate::content::{Content, affinity};
+
+/// The node port of the first Service.
+const NODE_PORT: FrontendKey = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_001);
+
+/// Two Services with session affinity and two endpoints each, of which one is on this node.
+struct Scene {
+    namespace: Namespace,
+    dataplane: Dataplane,
+    /// The time that the dataplane is given.
+    now: Instant,
+}
+
+impl Scene {
+    fn new(decide: impl FnMut(Call<'_>) -> Option<Fault> + Send + 'static) -> Result<Scene> {
+        let namespace = Namespace::new();
+        let kernel = Box::new(Faulty::new(namespace.open(), decide));
+        let dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
+        let mut scene = Scene { namespace, dataplane, now: Instant::now() };
+        for n in [1, 2] {
+            scene.dataplane.apply(Change::service(sticky(n)));
+            scene.dataplane.apply(Change::slice(slice(n, Family::V4, &[n * 10 + 1, n * 10 + 2])));
+        }
+        scene.change(Change::Synced)?;
+        Ok(scene)
+    }
+
+    fn change(&mut self, change: Change) -> Result<()> {
+        self.dataplane.apply(change);
+        self.dataplane.sync()?;
+        Ok(())
+    }
+
+    /// The policy of the first Service becomes Local.
+    fn local(&mut self) -> Result<()> {
+        let external_policy = TrafficPolicy::Local;
+        self.change(Change::service(Service { external_policy, ..sticky(1) }))
+    }
+
+    /// The endpoint of a frontend that is not on this node.
+    fn elsewhere(&self, key: FrontendKey) -> Result<Backend> {
+        let frontend = self.dataplane.desired().frontend(key).context("no such frontend")?;
+        Ok(*frontend.all_pools()[0].first().context("no backend")?)
+    }
+
+    /// A client learns which backend it has.
+    fn learn(&self, client: u32, key: FrontendKey, backend: Backend) {
+        let (mut entry, data) = affinity(key, 0, backend);
+        entry[..4].copy_from_slice(&client.to_be_bytes());
+        self.namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
+    }
+
+    /// How many clients have learned something.
+    fn learned(&self) -> Result<usize> {
+        Ok(Content::of(&self.namespace, &[])?.learned.len())
+    }
+
+    /// Looks for entries whenever there may be some, and returns how often.
+    fn sweep(&mut self, mut behind_each: impl FnMut(&Scene)) -> Result<usize> {
+        let mut looks = 0;
+        while let Some(at) = self.dataplane.next_sweep(self.now) {
+            ensure!(looks < 10_000, "it looks on for ever");
+            self.now = self.now.max(at);
+            self.dataplane.sweep_affinity(self.now);
+            looks += 1;
+            behind_each(self);
+        }
+        Ok(looks)
+    }
+}
+
+fn sticky(n: u16) -> Service {
+    Service { affinity_seconds: Some(10_800), ..service(n) }
+}
 
 /// The kernel resizes the hash table behind the deletion of many entries, and lists only some.
 #[test]
 fn incomplete_listings_leave_no_entry_behind() -> Result<()> {
     // As many as a transaction deletes itself, and more. A listing has a part for three entries: the
     // first listing is incomplete, and the second one at its start.
-    sweeps(200, 100)?;
-    sweeps(5_000, 2_000)
-}
-
-fn sweeps(clients: u32, torn_parts: usize) -> Result<()> {
-    let namespace = Namespace::new();
-    let torn = Arc::new(AtomicUsize::new(0));
-    let left = torn.clone();
-    let decide = move |call: Call<'_>| {
-        let one_less = |left: usize| left.checked_sub(1);
-        let order = Ordering::Relaxed;
-        let tears = matches!(call, Call::List) && left.fetch_update(order, order, one_less).is_ok();
-        tears.then_some(Fault::Torn)
-    };
-    let kernel = Box::new(Faulty::new(namespace.open(), decide));
-    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    let mut sticky = service(1);
-    sticky.affinity_seconds = Some(10_800);
-    dataplane.apply(Change::service(sticky));
-    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
-    dataplane.apply(Change::Synced);
-    dataplane.sync()?;
-
-    let frontends = dataplane.desired().frontends();
-    let (key, backend) = frontends
-        .iter()
-        .find_map(|(key, frontend)| {
-            Some((*key, *frontend.all_pools().into_iter().flatten().next()?))
-        })
-        .context("the Service has no frontend")?;
-    for client in 0..clients {
-        let (mut key, data) = affinity(key, 0, backend);
-        key[..4].copy_from_slice(&client.to_be_bytes());
-        namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &key, &data);
+    for (clients, torn_parts) in [(200, 100), (5_000, 2_000)] {
+        let torn = Arc::new(AtomicUsize::new(0));
+        let left = torn.clone();
+        let mut scene = Scene::new(move |call| {
+            let (order, less) = (Ordering::Relaxed, |left: usize| left.checked_sub(1));
+            let tears = matches!(call, Call::List) && left.fetch_update(order, order, less).is_ok();
+            tears.then_some(Fault::Torn)
+        })?;
+        let backend = scene.elsewhere(NODE_PORT)?;
+        (0..clients).for_each(|client| scene.learn(client, NODE_PORT, backend));
+        torn.store(torn_parts, Ordering::Relaxed);
+        scene.change(Change::slice(slice(1, Family::V4, &[12])))?;
+        ensure!(scene.learned()? > 0, "no listing was incomplete");
+        scene.sweep(|_| {})?;
+        ensure!(scene.learned()? == 0, "{} of {clients} entries are left", scene.learned()?);
+        ensure!(torn.load(Ordering::Relaxed) == 0, "not all listings were incomplete");
     }
-    torn.store(torn_parts, Ordering::Relaxed);
-    dataplane.apply(Change::slice(slice(1, Family::V4, &[12])));
-    dataplane.sync()?;
-    ensure!(!Content::of(&namespace, &[])?.learned.is_empty(), "no listing was incomplete");
-
-    let mut now = Instant::now();
-    for _ in 0..10_000 {
-        now += Duration::from_secs(1);
-        dataplane.sweep_affinity(now);
-    }
-    let left = Content::of(&namespace, &[])?.learned;
-    ensure!(left.is_empty(), "{} of {clients} entries are left", left.len());
-    ensure!(torn.load(Ordering::Relaxed) == 0, "not all listings were incomplete");
-    ensure!(dataplane.next_sweep(now).is_none(), "it looks on for ever");
     Ok(())
 }
 
@@ -75,131 +116,54 @@ fn sweeps(clients: u32, torn_parts: usize) -> Result<()> {
 /// is, so those that follow the change of the policy may be deleted once, and not again and again.
 #[test]
 fn policy_local_keeps_what_local_pods_store_later() -> Result<()> {
-    let namespace = Namespace::new();
-    let kernel = Box::new(namespace.open());
-    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    let mut sticky = service(1);
-    sticky.affinity_seconds = Some(10_800);
-    dataplane.apply(Change::service(sticky.clone()));
-    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
-    dataplane.apply(Change::Synced);
-    dataplane.sync()?;
-    sticky.external_policy = TrafficPolicy::Local;
-    dataplane.apply(Change::service(sticky));
-    dataplane.sync()?;
-
-    let frontends = dataplane.desired().frontends();
-    let (key, elsewhere) = frontends
-        .iter()
-        .find_map(|(key, frontend)| {
-            let [local, all] = frontend.all_pools();
-            Some((*key, *all.iter().find(|backend| !local.contains(backend))?))
-        })
-        .context("no frontend has a short circuit")?;
-    let (entry, data) = affinity(key, 7, elsewhere);
-    let mut now = Instant::now();
-    let mut looks = 0;
-    namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
-    while let Some(at) = dataplane.next_sweep(now) {
-        ensure!(looks < 100, "it looks on for ever");
-        now = now.max(at);
-        dataplane.sweep_affinity(now);
-        looks += 1;
-        namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
-    }
+    let mut scene = Scene::new(|_| None)?;
+    let backend = scene.elsewhere(NODE_PORT)?;
+    scene.local()?;
+    scene.learn(7, NODE_PORT, backend);
+    let looks = scene.sweep(|scene| scene.learn(7, NODE_PORT, backend))?;
     ensure!(looks > 0, "nothing was looked at behind the commit");
+    ensure!(looks < 100, "it looks on for long");
     Ok(())
 }
 
 /// A transaction deletes the entries of few clients itself. It does not wait for the listing of many.
 #[test]
 fn policy_local_takes_backends_elsewhere_from_clients() -> Result<()> {
-    takes_backends_elsewhere(10, true)?;
-    takes_backends_elsewhere(5_000, false)
-}
-
-/// `at_once`: the transaction lists the map, which is small.
-fn takes_backends_elsewhere(clients: u32, at_once: bool) -> Result<()> {
-    let namespace = Namespace::new();
-    let kernel = Box::new(namespace.open());
-    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    let mut sticky = service(1);
-    sticky.affinity_seconds = Some(10_800);
-    dataplane.apply(Change::service(sticky.clone()));
-    // The second one is on this node.
-    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
-    dataplane.apply(Change::Synced);
-    dataplane.sync()?;
-    let key = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_001);
-    let frontend = dataplane.desired().frontend(key).context("the Service has no node port")?;
-    let elsewhere = *frontend.all_pools()[0].first().context("no backend")?;
-    let learn = |client: u32| {
-        let (mut entry, data) = affinity(key, 0, elsewhere);
-        entry[..4].copy_from_slice(&client.to_be_bytes());
-        namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
-    };
-    (0..clients).for_each(learn);
-    sticky.external_policy = TrafficPolicy::Local;
-    dataplane.apply(Change::service(sticky));
-    dataplane.sync()?;
-
-    let left = || anyhow::Ok(Content::of(&namespace, &[])?.learned.len());
-    let expected = if at_once { 0 } else { clients as usize };
-    ensure!(left()? == expected, "{} of {clients} entries after the transaction", left()?);
-    let mut now = Instant::now();
-    while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
-        dataplane.sweep_affinity(now);
+    for (clients, left) in [(10, 0), (5_000, 5_000)] {
+        let mut scene = Scene::new(|_| None)?;
+        let backend = scene.elsewhere(NODE_PORT)?;
+        (0..clients).for_each(|client| scene.learn(client, NODE_PORT, backend));
+        scene.local()?;
+        ensure!(scene.learned()? == left, "{} after the transaction", scene.learned()?);
+        while scene.dataplane.next_sweep(scene.now).is_some_and(|at| at <= scene.now) {
+            scene.dataplane.sweep_affinity(scene.now);
+        }
+        ensure!(scene.learned()? == 0, "{} of {clients} entries are left", scene.learned()?);
+        // A packet that was between the hooks during the commit stores its entry behind the listing.
+        scene.learn(clients, NODE_PORT, backend);
+        scene.sweep(|_| {})?;
+        ensure!(scene.learned()? == 0, "the entry of the late packet is left");
     }
-    ensure!(left()? == 0, "{} of {clients} entries are left", left()?);
-
-    // A packet that was between the hooks during the commit stores its entry behind the listing.
-    learn(clients);
-    while let Some(at) = dataplane.next_sweep(now) {
-        now = now.max(at);
-        dataplane.sweep_affinity(now);
-    }
-    ensure!(left()? == 0, "the entry of the late packet is left");
     Ok(())
 }
 
 /// A frontend in quarantine stays as it was, and so do its clients.
 #[test]
 fn quarantined_frontend_keeps_its_clients() -> Result<()> {
-    let namespace = Namespace::new();
-    let kernel = Box::new(namespace.open());
-    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    for n in [1, 2] {
-        let mut sticky = service(n);
-        sticky.affinity_seconds = Some(10_800);
-        dataplane.apply(Change::service(sticky));
-        dataplane.apply(Change::slice(slice(n, Family::V4, &[n * 10 + 1, n * 10 + 2])));
-    }
-    dataplane.apply(Change::Synced);
-    dataplane.sync()?;
-    let frontends = dataplane.desired().frontends();
-    let cluster_ip = service(1).cluster_ips[0];
-    let (key, gone) = frontends
-        .iter()
-        .find(|(key, _)| matches!(key, FrontendKey::Address(ip, ..) if *ip == cluster_ip))
-        .and_then(|(key, frontend)| Some((*key, *frontend.all_pools()[0].first()?)))
-        .context("the Service has no ClusterIP")?;
-    let (entry, data) = affinity(key, 7, gone);
-    namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
-    let octets = entry[4..8].to_vec();
-    namespace.refuse(move |_, key| key.starts_with(&octets).then_some(Errno::ENOSPC));
-    dataplane.apply(Change::slice(slice(1, Family::V4, &[12])));
-    dataplane.sync()?;
-    ensure!(!dataplane.snapshot().quarantined.is_empty(), "nothing is in quarantine");
-    dataplane.apply(Change::slice(slice(2, Family::V4, &[22])));
-    dataplane.sync()?;
-
-    let mut now = Instant::now();
+    let mut scene = Scene::new(|_| None)?;
+    let cluster_ip = FrontendKey::Address(service(1).cluster_ips[0], Protocol::Tcp, 80);
+    let gone = scene.elsewhere(cluster_ip)?;
+    scene.learn(7, cluster_ip, gone);
+    let octets = [10, 96, 0, 1];
+    scene.namespace.refuse(move |_, key| key.starts_with(&octets).then_some(Errno::ENOSPC));
+    scene.change(Change::slice(slice(1, Family::V4, &[12])))?;
+    ensure!(!scene.dataplane.snapshot().quarantined.is_empty(), "nothing is in quarantine");
+    scene.change(Change::slice(slice(2, Family::V4, &[22])))?;
     for _ in 0..100 {
-        now += Duration::from_secs(1);
-        dataplane.sweep_affinity(now);
-        let learned = Content::of(&namespace, &[])?.learned;
-        ensure!(learned.len() == 1, "its client was forgotten");
+        scene.now += Duration::from_secs(1);
+        scene.dataplane.sweep_affinity(scene.now);
+        ensure!(scene.learned()? == 1, "its client was forgotten");
     }
-    ensure!(dataplane.next_sweep(now).is_none(), "it looks on for ever");
+    ensure!(scene.dataplane.next_sweep(scene.now).is_none(), "it looks on for ever");
     Ok(())
 }
