@@ -18,6 +18,8 @@ use shunt_testbed::{Netns, Scratch};
 
 use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
+use crate::gate::Gate;
+use crate::kubeconfig::Kubeconfig;
 use crate::object::{Key, parse};
 use crate::program::Program;
 use crate::role::Role;
@@ -107,6 +109,23 @@ impl Kubernetes {
     /// What makes connections to it.
     pub fn connector(&self) -> impl Fn() -> io::Result<TcpStream> + Send + Sync + use<> {
         connector(&self.netns)
+    }
+
+    /// A way to it from a network namespace, and a kubeconfig for the agent or kube-proxy there.
+    pub fn reach(&self, netns: &Netns) -> Result<(Gate, Kubeconfig)> {
+        let gate = Gate::open(netns, self.connector())?;
+        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?;
+        Ok((gate, kubeconfig.authority(&self.authority.pem())?.token_file(TOKEN)?))
+    }
+
+    /// Starts kube-proxy for node-1 with these fields of its configuration; its files are in a folder.
+    pub fn kube_proxy(&self, netns: &Netns, settings: &str, folder: &Path) -> Result<Program> {
+        let file = folder.join("kube-proxy.yaml");
+        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        fs::write(&file, format!("{head}{settings}"))?;
+        let arguments =
+            [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
+        Program::start(netns, &self.assets.join("kube-proxy"), &arguments, folder)
     }
 
     /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that the chart

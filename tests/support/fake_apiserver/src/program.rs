@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use shunt_testbed::Netns;
+use anyhow::{Context, Result, ensure};
+use shunt_testbed::{HEALTH_PORT, Netns, http_get, patience};
+
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that runs until it is dropped.
 pub struct Program {
@@ -52,6 +55,20 @@ impl Program {
     /// Its process.
     pub fn pid(&self) -> i32 {
         self.pid as i32
+    }
+
+    /// Waits until it is healthy, if it is kube-proxy.
+    pub fn wait_ready(&self, netns: &Netns) -> Result<()> {
+        let (start, address) = (Instant::now(), ([127, 0, 0, 1], HEALTH_PORT).into());
+        while !http_get(netns, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
+            ensure!(
+                start.elapsed() < patience(PATIENCE) && !self.has_ended(),
+                "kube-proxy does not start:\n{}",
+                self.log()?
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Whether it has ended by itself.
