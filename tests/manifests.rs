@@ -170,17 +170,30 @@ fn exit_codes_tell_what_is_wrong() {
         (&["render", "--manifests", manifests][..], 0, &[][..]),
         (&["render"], 2, &["--manifests <PATH>"]),
         (&["render", "--manifests", manifests, "--no-such-flag"], 2, &["--no-such-flag"]),
-        (&["render", "--manifests", "/nowhere"], 1, &["/nowhere", "No such file or directory"]),
+        (
+            &["render", "--manifests", "/nowhere"],
+            1,
+            &["error: cannot read the manifests: ", "/nowhere", "No such file or directory"],
+        ),
         (
             &["render", "--manifests", manifests, "--config", config],
             64,
             &["nftables.masqueradeBit", "write 0 to 31", "clusterCIDR", "from 0 to 32"],
         ),
         (&["render", "--manifests", manifests, "--config", "/nowhere"], 64, &["/nowhere"]),
+        (&["status", "--netns=nowhere"], 1, &["error: network namespace nowhere not found "]),
+        (
+            &["cleanup", "--netns=nowhere", "-v=4"],
+            1,
+            &["error: network namespace nowhere not found "],
+        ),
+        (&["run", "--masquerade-all=yes"], 2, &["error: invalid value 'yes'"]),
     ] {
         let output = shunt(arguments);
         let log = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
+        assert!(code == 0 || log.starts_with("error: ") && output.stdout.is_empty(), "{log}");
+        assert!(log.matches("(os error ").count() <= 1, "a reason comes twice: {log}");
         for said in said {
             assert!(log.contains(said), "{arguments:?}: {said} is not in\n{log}");
         }
@@ -190,21 +203,6 @@ fn exit_codes_tell_what_is_wrong() {
 /// A person who types a command gets messages, not a log.
 #[test]
 fn commands_tell_people_what_is_wrong() {
-    for (words, code, expected) in [
-        (&["render", "--manifests", "/nowhere"][..], 1, "error: cannot read the manifests: "),
-        (&["render"], 2, "error: "),
-        (&["status", "--no-such-flag"], 2, "error: unexpected argument '--no-such-flag'"),
-        (&["status", "--netns=nowhere"], 1, "error: network namespace nowhere not found "),
-        (&["cleanup", "--netns=nowhere", "-v=4"], 1, "error: network namespace nowhere not found "),
-        (&["run", "--masquerade-all=yes"], 2, "error: invalid value 'yes'"),
-    ] {
-        let output = shunt(words);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
-        assert!(told.starts_with(expected), "{words:?}: {told}");
-        assert!(told.matches("(os error ").count() <= 1, "a reason comes twice: {told}");
-        assert!(output.stdout.is_empty());
-    }
     let told = text(&render(&fixture("bad-input"), &[]).stderr);
     for line in told.lines() {
         let is_message =

@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
 pub(crate) use self::api::{CLUSTER_CIDR, Cluster, Marker, SERVING_POD, replace};
-pub(crate) use self::site::{Running, Site, Subject, kube_proxy};
+pub(crate) use self::site::{Running, Site, Subject};
 use crate::Size;
 use crate::cluster::median;
 use crate::process::{cpu_time, memory, share};

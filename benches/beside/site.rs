@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::net::{SocketAddrV4, TcpStream};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,8 +10,8 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
-use shunt_fake_apiserver::{Gate, Kubeconfig, TOKEN};
-use shunt_testbed::{Agent, Echo, Netns, Program, Scratch, Topology};
+use shunt_fake_apiserver::{Gate, Kubeconfig};
+use shunt_testbed::{Agent, Echo, Program, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
 use crate::process::{children, share};
@@ -79,10 +78,7 @@ impl<'a> Site<'a> {
         let lab = Topology::new()?;
         let server = |port: &u16| Echo::start(&lab.pod2.ns, &port.to_string(), *port);
         let servers = SERVERS.iter().map(server).collect::<Result<_>>()?;
-        let gate = Gate::open(&lab.node, cluster.kubernetes.connector())?;
-        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-            .authority(&cluster.kubernetes.authority().pem())?
-            .token_file(TOKEN)?;
+        let (gate, kubeconfig) = cluster.kubernetes.reach(&lab.node)?;
         let folder = Scratch::new()?;
         Ok(Site { subject, lab, cluster, _gate: gate, kubeconfig, folder, _servers: servers })
     }
@@ -95,8 +91,9 @@ impl<'a> Site<'a> {
             let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &self.lab.node);
             Process::Shunt(agent.config(&settings)?.spawn()?)
         } else {
-            let (node, folder) = (&self.lab.node, self.folder.path());
-            Process::KubeProxy(kube_proxy(node, self.cluster, folder, &settings)?)
+            let kubernetes = &self.cluster.kubernetes;
+            let folder = self.folder.path();
+            Process::KubeProxy(kubernetes.kube_proxy(&self.lab.node, &settings, folder)?)
         };
         Ok(Running { process, started })
     }
@@ -144,21 +141,6 @@ impl<'a> Site<'a> {
             format!("{name}: not programmed within {limit:?}\n{}", running.log())
         })
     }
-}
-
-/// Starts kube-proxy in a network namespace, with these fields of its configuration.
-pub(crate) fn kube_proxy(
-    netns: &Netns,
-    cluster: &Cluster,
-    folder: &Path,
-    settings: &str,
-) -> Result<Program> {
-    let file = folder.join("config.yaml");
-    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-    std::fs::write(&file, format!("{head}{settings}"))?;
-    let mut command = netns.command(cluster.kubernetes.assets().join("kube-proxy"));
-    command.arg(format!("--config={}", file.display())).arg("--hostname-override=node-1");
-    Program::start(command)
 }
 
 /// The port of the server that a new connection reaches. The connection is reset afterwards.
@@ -209,7 +191,7 @@ impl Running {
     pub(crate) fn log(&self) -> String {
         let log = match &self.process {
             Process::Shunt(agent) => agent.log(),
-            Process::KubeProxy(program) => program.log(),
+            Process::KubeProxy(program) => program.log().unwrap_or_default(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")

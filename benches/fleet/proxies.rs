@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_fake_apiserver::{Gate, Kubeconfig, TOKEN};
+use shunt_fake_apiserver::{Gate, Kubeconfig};
 use shunt_testbed::{Netns, Program, Scratch};
 
-use crate::beside::{Cluster, kube_proxy};
+use crate::beside::Cluster;
 use crate::process::cpu_time;
 
 /// A process is calm if it uses less of a core than this, for this long.
@@ -27,10 +27,7 @@ impl Proxy {
         let kubernetes = &cluster.kubernetes;
         let netns = Netns::new()?;
         netns.ip("link set lo up")?;
-        let gate = Gate::open(&netns, kubernetes.connector())?;
-        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-            .authority(&kubernetes.authority().pem())?
-            .token_file(TOKEN)?;
+        let (gate, kubeconfig) = kubernetes.reach(&netns)?;
         let folder = Scratch::new()?;
         // It syncs once, and then it only receives: here its client is measured, not its rules.
         let settings = format!(
@@ -39,7 +36,7 @@ impl Proxy {
              clientConnection: {{kubeconfig: {:?}}}\n",
             kubeconfig.path()
         );
-        let program = kube_proxy(&netns, cluster, folder.path(), &settings)?;
+        let program = kubernetes.kube_proxy(&netns, &settings, folder.path())?;
         Ok(Proxy { program, _gate: gate, _files: (kubeconfig, folder) })
     }
 }
@@ -63,7 +60,7 @@ impl Proxies {
             let limit = at.elapsed().mul_f64(CALM_SHARE);
             let busy = zip(before, after).position(|(before, after)| after - before > limit);
             let Some(busy) = busy else { return Ok(()) };
-            let log = || self.0[busy].program.log();
+            let log = || self.0[busy].program.log().unwrap_or_default();
             ensure!(started.elapsed() < timeout, "kube-proxy does not become calm\n{}", log());
         }
     }

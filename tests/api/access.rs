@@ -1,7 +1,6 @@
 //! Who the agent is to the server, and how it finds it.
 
 use std::fs;
-use std::process::Output;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{
@@ -16,7 +15,6 @@ pub(crate) fn cases() -> Vec<Case> {
     let both = both![
         a_client_certificate_will_do,
         a_wrong_authority_is_named,
-        a_wrong_token_is_named,
         no_output_holds_a_secret,
         all_requests_share_one_connection,
     ];
@@ -27,13 +25,11 @@ pub(crate) fn cases() -> Vec<Case> {
         a_token_file_comes_before_a_token,
         a_new_authority_is_read,
         a_reason_that_changes_is_told,
-        a_proxy_of_the_kubeconfig_is_used,
-        a_proxy_of_the_environment_is_used,
+        a_proxy_of_the_kubeconfig_or_the_environment_is_used,
         a_proxy_of_the_environment_is_used_in_a_pod,
         a_proxy_is_not_used_where_the_environment_says_so,
         a_proxy_that_refuses_is_named,
-        a_server_without_tls_will_do,
-        a_server_without_http2_will_do,
+        a_server_without_tls_or_http2_will_do,
         a_host_that_is_not_there_is_named,
         configurations_that_cannot_work_end_the_agent,
     ];
@@ -78,17 +74,6 @@ fn a_wrong_authority_is_named(api: Api) -> Result<()> {
     agent.wait_for_log(&["WARN", "the API server cannot be reached", "certificate"])?;
     // The right one may come yet.
     kubeconfig.set_authority(&authority(&world))?;
-    agent.wait_ready()?;
-    world.assert_web(&ALL);
-    Ok(())
-}
-
-fn a_wrong_token_is_named(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.token_file("nobody")?;
-    let agent = world.agent_with(&kubeconfig)?.spawn()?;
-    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
-    kubeconfig.set_token(TOKEN)?;
     agent.wait_ready()?;
     world.assert_web(&ALL);
     Ok(())
@@ -202,19 +187,15 @@ fn a_new_authority_is_read(api: Api) -> Result<()> {
     world.mark()
 }
 
-fn a_server_without_tls_will_do(_: Api) -> Result<()> {
-    let world = World::with_web(Api::Standin(Box::new(Standin::start_plain()?)))?;
-    let _agent = world.start()?;
-    world.assert_web(&ALL);
-    world.mark()
-}
-
-fn a_server_without_http2_will_do(_: Api) -> Result<()> {
-    let world = World::with_web(Api::Standin(Box::new(Standin::start_http1()?)))?;
-    let _agent = world.start()?;
-    events::wait_for(&world, "Starting")?;
-    world.assert_web(&ALL);
-    world.mark()
+fn a_server_without_tls_or_http2_will_do(_: Api) -> Result<()> {
+    for standin in [Standin::start_plain()?, Standin::start_http1()?] {
+        let world = World::with_web(Api::Standin(Box::new(standin)))?;
+        let _agent = world.start()?;
+        events::wait_for(&world, "Starting")?;
+        world.assert_web(&ALL);
+        world.mark()?;
+    }
+    Ok(())
 }
 
 /// With HTTP/2: lists, watches and Events, at the start and after an outage.
@@ -242,36 +223,29 @@ fn a_host_that_is_not_there_is_named(api: Api) -> Result<()> {
 /// One sentence, and no waiting for what cannot come.
 fn configurations_that_cannot_work_end_the_agent(api: Api) -> Result<()> {
     let world = World::new(api)?;
-    let fails = |kubeconfig: &Kubeconfig, words: &[&str]| -> Result<()> {
-        let output = world.agent_with(kubeconfig)?.once()?;
-        assert!(matches!(output.status.code(), Some(1 | 64)), "{words:?}: {output:?}");
-        assert_one_sentence(&output, words);
-        Ok(())
-    };
-    let exec = kubeconfig(&world)?
-        .user("exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}")?;
-    fails(&exec, &["exec", "starts no programs", "token", "client certificate"])?;
-
-    let no_token = kubeconfig(&world)?.user("tokenFile: /nowhere/token")?;
-    fails(&no_token, &["/nowhere/token"])?;
-
-    let missing = kubeconfig(&world)?;
+    let [missing, broken] = [kubeconfig(&world)?, kubeconfig(&world)?];
+    let paths = [&missing, &broken].map(|it| it.path().display().to_string());
     fs::remove_file(missing.path())?;
-    fails(&missing, &["kubeconfig", &missing.path().display().to_string(), "No such file"])?;
-
-    let broken = kubeconfig(&world)?;
     fs::write(broken.path(), "clusters: [")?;
-    fails(&broken, &["kubeconfig", &broken.path().display().to_string()])?;
-
-    let not_pem = kubeconfig(&world)?.token(TOKEN)?.authority("not a certificate")?;
-    fails(&not_pem, &["certificate"])
-}
-
-fn assert_one_sentence(output: &Output, words: &[&str]) {
-    let log = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
-    assert_eq!(errors.len(), 1, "{words:?}: one error is enough:\n{log}");
-    assert!(words.iter().all(|word| errors[0].contains(word)), "no {words:?}:\n{log}");
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}";
+    for (kubeconfig, words) in [
+        (
+            kubeconfig(&world)?.user(exec)?,
+            &["exec", "starts no programs", "token", "client certificate"][..],
+        ),
+        (kubeconfig(&world)?.user("tokenFile: /nowhere/token")?, &["/nowhere/token"]),
+        (missing, &["kubeconfig", &paths[0], "No such file"]),
+        (broken, &["kubeconfig", &paths[1]]),
+        (kubeconfig(&world)?.token(TOKEN)?.authority("not a certificate")?, &["certificate"]),
+    ] {
+        let output = world.agent_with(&kubeconfig)?.once()?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 64)), "{words:?}: {log}");
+        let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+        assert_eq!(errors.len(), 1, "{words:?}: one error is enough:\n{log}");
+        assert!(words.iter().all(|word| errors[0].contains(word)), "no {words:?}:\n{log}");
+    }
+    Ok(())
 }
 
 /// `me:s cret` in base64.
@@ -284,31 +258,28 @@ fn proxied(world: &World, proxy_wants: Option<&str>) -> Result<(Proxy, Kubeconfi
     Ok((proxy, kubeconfig.token_file(TOKEN)?))
 }
 
-fn a_proxy_of_the_kubeconfig_is_used(api: Api) -> Result<()> {
+fn a_proxy_of_the_kubeconfig_or_the_environment_is_used(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
-    let (proxy, kubeconfig) = proxied(&world, Some(PROXY_AUTHORIZATION))?;
-    let url = format!("proxy-url: 'http://me:s%20cret@{}'", proxy.address());
-    let kubeconfig = kubeconfig.cluster(&url)?;
-    // It comes before what the environment says.
-    let environment = ["env", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=*"];
-    let agent = world.agent_with(&kubeconfig)?.wrapper(&environment).arg("-v=10").start()?;
-    world.assert_web(&ALL);
-    assert!(proxy.requests().iter().all(|target| target == "kubernetes:6443"));
-    assert!(!proxy.requests().is_empty());
-    for secret in ["s cret", "s%20cret", PROXY_AUTHORIZATION] {
-        assert!(!agent.log().contains(secret), "{secret}");
+    for of_kubeconfig in [true, false] {
+        let (proxy, mut kubeconfig) = proxied(&world, Some(PROXY_AUTHORIZATION))?;
+        let mut url = format!("http://me:s%20cret@{}", proxy.address());
+        let mut no_proxy = "10.0.0.0/8,.svc,kubernetes:443";
+        if of_kubeconfig {
+            kubeconfig = kubeconfig.cluster(&format!("proxy-url: '{url}'"))?;
+            // It comes before what the environment says.
+            (url, no_proxy) = ("http://127.0.0.1:1".to_owned(), "*");
+        }
+        let variables = [format!("HTTPS_PROXY={url}"), format!("NO_PROXY={no_proxy}")];
+        let environment = ["env", &variables[0], &variables[1]];
+        let agent = world.agent_with(&kubeconfig)?.wrapper(&environment).arg("-v=10").start()?;
+        world.assert_web(&ALL);
+        assert!(!proxy.requests().is_empty(), "{url}");
+        assert!(proxy.requests().iter().all(|target| target == "kubernetes:6443"));
+        for secret in ["s cret", "s%20cret", PROXY_AUTHORIZATION] {
+            assert!(!agent.log().contains(secret), "{secret}");
+        }
+        agent.stop()?;
     }
-    Ok(())
-}
-
-fn a_proxy_of_the_environment_is_used(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let (proxy, kubeconfig) = proxied(&world, Some(PROXY_AUTHORIZATION))?;
-    let variable = format!("HTTPS_PROXY=http://me:s%20cret@{}", proxy.address());
-    let environment = ["env", &variable, "NO_PROXY=10.0.0.0/8,.svc,kubernetes:443"];
-    let _agent = world.agent_with(&kubeconfig)?.wrapper(&environment).start()?;
-    world.assert_web(&ALL);
-    assert!(!proxy.requests().is_empty());
     Ok(())
 }
 

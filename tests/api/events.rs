@@ -1,13 +1,14 @@
 //! What `kubectl get events` tells.
 
+use std::env;
 use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
-use shunt_testbed::{EndpointSlice, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service};
 
 use crate::world::{World, cluster_ip_service};
 
@@ -18,11 +19,11 @@ pub(crate) fn cases() -> Vec<Case> {
         a_conflict_is_told,
         a_conflict_that_others_told_is_not_told_again,
         a_conflict_of_kinds_is_told,
+        a_refused_frontend_is_told_once,
         too_many_elements_are_told,
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
-        a_taken_node_port_on_localhost_is_told,
     ];
     cases.extend(standin_only![
         forbidden_events_delay_nothing,
@@ -59,30 +60,48 @@ pub(crate) fn wait_for(world: &World, reason: &str) -> Result<Value> {
     }
 }
 
-fn a_taken_port_is_told(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:10256")?))?;
-    let _agent = world.agent()?.spawn()?;
-    let event = wait_for(&world, "FailedToStartProxierHealthcheck")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["kind"], "Node");
-    assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
+/// Waits for a warning with that reason about such an object, whose text has these parts.
+fn assert_warns(world: &World, reason: &str, about: [&str; 2], parts: &[&str]) -> Result<Value> {
+    let event = wait_for(world, reason)?;
+    let regarding = &event["regarding"];
+    assert_eq!(
+        [&event["type"], &regarding["kind"], &regarding["name"]],
+        ["Warning", about[0], about[1]]
+    );
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(parts.iter().all(|part| note.contains(part)), "{parts:?}: {note}");
+    Ok(event)
+}
+
+/// The uid by which `kubectl describe service` finds an Event.
+fn uid(world: &World, service: &str) -> Result<Value> {
+    let services = world.api.client()?.get("/api/v1/services")?;
+    let mut services = services.body["items"].as_array().cloned().unwrap_or_default();
+    services.retain(|it| it["metadata"]["name"] == service);
+    Ok(services.pop().context("no Service")?["metadata"]["uid"].take())
+}
+
+/// Two Services that want the same address; it gets the first.
+fn put_conflict(world: &World) -> Result<()> {
+    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
+        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
+    }
     Ok(())
 }
 
-fn a_taken_node_port_on_localhost_is_told(api: Api) -> Result<()> {
+fn a_taken_port_is_told(api: Api) -> Result<()> {
     let world = World::new(api)?;
     let service = Service::new("taken").cluster_ips(&["10.96.0.33"]);
     world.api.put(service.node_port("tcp", Protocol::Tcp, 80, 30_081))?;
     world.put_slices("taken", &[&world.lab.pod1])?;
-    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:30081")?))?;
+    let take = |address: &'static str| world.lab.node.run(|| Ok(TcpListener::bind(address)?));
+    let _taken = [take("127.0.0.1:10256")?, take("127.0.0.1:30081")?];
     let agent = world.agent_by_flags().arg("--nodeport-addresses=primary,localhost");
     let _agent = agent.spawn()?;
-    let event = wait_for(&world, "FailedToListenOnLoopback")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["kind"], "Service");
-    assert_eq!(event["regarding"]["name"], "taken");
-    assert!(event["note"].as_str().is_some_and(|note| note.contains("127.0.0.1:30081")), "{event}");
+    let node = ["Node", "node-1"];
+    assert_warns(&world, "FailedToStartProxierHealthcheck", node, &["0.0.0.0:10256"])?;
+    let service = ["Service", "taken"];
+    assert_warns(&world, "FailedToListenOnLoopback", service, &["127.0.0.1:30081"])?;
     Ok(())
 }
 
@@ -124,33 +143,55 @@ fn rules_of_kube_proxy_are_told(api: Api) -> Result<()> {
     let world = World::new(api)?;
     world.lab.node.nft("add table ip kube-proxy")?;
     let _agent = world.start()?;
-    let event = wait_for(&world, "KubeProxyFound")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["kind"], "Node");
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.contains("1 nftables table; ") && note.contains("shunt cleanup"), "{note}");
+    let parts = ["1 nftables table; ", "shunt cleanup"];
+    assert_warns(&world, "KubeProxyFound", ["Node", "node-1"], &parts)?;
     Ok(())
 }
 
 fn a_conflict_is_told(api: Api) -> Result<()> {
     let world = World::new(api)?;
-    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
-        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
-    }
+    put_conflict(&world)?;
     let _agent = world.start()?;
-    let event = wait_for(&world, "FrontendConflict")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["kind"], "Service");
-    assert_eq!(event["regarding"]["name"], "b-second");
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.contains("198.51.100.7:80") && note.contains("default/a-first"), "{note}");
-    // By this `kubectl describe service` finds it.
-    let services = world.api.client()?.get("/api/v1/services")?;
-    let services = services.body["items"].as_array().cloned().unwrap_or_default();
-    let loser = services.iter().find(|service| service["metadata"]["name"] == "b-second");
-    let uid = loser.map(|loser| &loser["metadata"]["uid"]);
-    assert_eq!(Some(&event["regarding"]["uid"]), uid, "{services:?}");
+    let parts = ["198.51.100.7:80", "default/a-first"];
+    let event = assert_warns(&world, "FrontendConflict", ["Service", "b-second"], &parts)?;
+    assert_eq!(event["regarding"]["uid"], uid(&world, "b-second")?);
     Ok(())
+}
+
+/// No input makes a kernel refuse one frontend alone, so the agent runs with a library (see
+/// `tests/support/fault_preload`) that takes the key from such elements on their way.
+fn a_refused_frontend_is_told_once(api: Api) -> Result<()> {
+    const REFUSED: [&str; 2] = ["10.96.0.40:80", "[fd00:96::40]:80"];
+    let world = World::new(api)?;
+    let service = Service::new("refused").cluster_ips(&["10.96.0.40", "fd00:96::40"]);
+    let service = service.spec("ipFamilyPolicy: RequireDualStack");
+    world.api.put(service.port("tcp", Protocol::Tcp, 80))?;
+    world.put_slices("refused", &[&world.lab.pod1])?;
+    let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
+    ensure!(library.is_file(), "{} is missing", library.display());
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let refuse = format!("SHUNT_REFUSE={}", REFUSED.join(" "));
+    let agent = || anyhow::Ok(world.agent()?.wrapper(&["env", &preload, &refuse]));
+    let told = "the kernel refuses this frontend";
+    let output = agent()?.once()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && log.contains(told), "{log}");
+
+    let agent = agent()?.start()?;
+    let parts = ["fix the Service; ", "Invalid argument (22)"];
+    let event = assert_warns(&world, "FrontendRefused", ["Service", "refused"], &parts)?;
+    assert_eq!(event["regarding"]["uid"], uid(&world, "refused")?);
+    // The kernel says no again and again.
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        (scraped.value("shunt_commit_failures_total", &[])? >= 3.0).then_some(())
+    })?;
+    // Events are sent in order: were there more of them, they would be there before this one.
+    put_conflict(&world)?;
+    wait_for(&world, "FrontendConflict")?;
+    assert_eq!(with_reason(&world, "FrontendRefused")?.len(), 1);
+    assert_eq!(agent.log().matches(told).count(), REFUSED.len());
+    agent.stop()
 }
 
 /// An address that another Service has as its ClusterIP, whichever is older.
@@ -160,24 +201,17 @@ fn a_conflict_of_kinds_is_told(api: Api) -> Result<()> {
     world.api.put(grabber)?;
     world.api.put(cluster_ip_service("b-owner", "10.96.0.32"))?;
     let _agent = world.start()?;
-    let event = wait_for(&world, "FrontendConflict")?;
-    assert_eq!(event["regarding"]["name"], "a-grabber");
-    let note = event["note"].as_str().unwrap_or_default();
-    for part in
-        ["10.96.0.32:80", "default/b-owner", "ClusterIPs always take precedence over ExternalIPs"]
-    {
-        assert!(note.contains(part), "{note}");
-    }
-    assert!(!note.contains("older"), "{note}");
+    let parts =
+        ["10.96.0.32:80", "default/b-owner", "ClusterIPs always take precedence over ExternalIPs"];
+    let event = assert_warns(&world, "FrontendConflict", ["Service", "a-grabber"], &parts)?;
+    assert!(!event["note"].as_str().unwrap_or_default().contains("older"), "{event}");
     Ok(())
 }
 
 /// As on the other nodes: the Event is there, so the server answers 409 to the second agent.
 fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
     let world = World::new(api)?;
-    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
-        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
-    }
+    put_conflict(&world)?;
     let agent = world.start()?;
     let first = wait_for(&world, "FrontendConflict")?;
     agent.stop()?;
@@ -208,11 +242,9 @@ fn too_many_elements_are_told(api: Api) -> Result<()> {
     world.api.put(service)?;
     world.api.put(slice)?;
     let _agent = world.start()?;
-    let event = wait_for(&world, "TooManyElements")?;
-    assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("ProgramService")));
-    assert_eq!(event["regarding"]["name"], "many");
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.contains("more than 100000 elements"), "{note}");
+    let about = ["Service", "many"];
+    let event = assert_warns(&world, "TooManyElements", about, &["more than 100000 elements"])?;
+    assert_eq!(event["action"], "ProgramService");
     Ok(())
 }
 
@@ -221,9 +253,7 @@ fn a_repair_is_told(api: Api) -> Result<()> {
     let _agent = world.start()?;
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     world.lab.node.nft("flush ruleset")?;
-    let event = wait_for(&world, "DriftRepaired")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["name"], "node-1");
+    assert_warns(&world, "DriftRepaired", ["Node", "node-1"], &[])?;
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     Ok(())
 }

@@ -4,7 +4,6 @@
 //! kube-apiserver and etcd, against these too, except where a server has to do wrong on command.
 
 mod access;
-mod changes;
 mod check;
 mod encodings;
 mod events;
@@ -12,7 +11,6 @@ mod kubeadm;
 mod node;
 mod outages;
 mod programs;
-mod quarantine;
 mod replaced;
 mod status;
 mod world;
@@ -23,13 +21,11 @@ fn main() -> ExitCode {
     shunt_fake_apiserver::run(&[
         ("outages", outages::cases()),
         ("programs", programs::cases()),
-        ("changes", changes::cases()),
         ("events", events::cases()),
         ("node", node::cases()),
         ("kubeadm", kubeadm::cases()),
         ("replaced", replaced::cases()),
         ("status", status::cases()),
-        ("quarantine", quarantine::cases()),
         ("encodings", encodings::cases()),
         ("access", access::cases()),
         ("check", check::cases()),

@@ -14,7 +14,6 @@ pub(crate) fn cases() -> Vec<Case> {
         node_may_appear_late,
         deleted_node_keeps_its_zone_and_addresses,
         a_restart_with_a_deleted_node_changes_no_rule,
-        a_label_of_the_node_counts_at_once,
         other_nodes_do_not_matter,
     ]
     .into_iter()
@@ -299,19 +298,6 @@ fn a_restart_without_readable_service_cidrs_changes_no_rule(api: Api) -> Result<
     let agent = zoned.spawn()?;
     agent.wait_ready()?;
     UNUSED.iter().for_each(|to| client.tcp(*to).eventually().unhandled());
-    Ok(())
-}
-
-fn a_label_of_the_node_counts_at_once(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    put_zones(&world)?;
-    world.api.put(Node::of(&world.lab.node).label(ZONE, "a"))?;
-    let _agent = world.start()?;
-    world.assert_web(&["pod-1"]);
-    world.api.put(Node::of(&world.lab.node).label(ZONE, "b"))?;
-    world.assert_web_becomes(&["pod-2"]);
-    world.api.put(Node::of(&world.lab.node))?;
-    world.assert_web_becomes(&["pod-1", "pod-2"]);
     Ok(())
 }
 

@@ -1,64 +1,15 @@
-//! What an API server lists becomes rules.
+//! What an API server lists becomes rules. The scenarios with kube-apiserver tell which.
 
 use anyhow::{Result, ensure};
 use shunt_fake_apiserver::{Api, Case, both, standin_only};
-use shunt_testbed::Protocol;
+use shunt_testbed::Node;
 
 use crate::world::{WEB, World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let both = both![
-        every_kind_of_frontend_works,
-        headless_services_and_those_of_another_proxy_are_left_alone,
-        once_programs_and_ends,
-    ];
-    let alone = standin_only![objects_may_lack_everything,];
+    let both = both![once_programs_and_ends, a_list_without_changes_writes_nothing];
+    let alone = standin_only![objects_may_lack_everything];
     [both, alone].concat()
-}
-
-fn every_kind_of_frontend_works(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let _agent = world.start()?;
-    let pods = ["pod-1", "pod-2", "pod-3"];
-    let frontends = [
-        "10.96.0.10:80",
-        "[fd00:96::10]:80",
-        "192.0.2.10:30080",
-        "[2001:db8:2::10]:30080",
-        "198.51.100.10:80",
-        "[2001:db8:51::10]:80",
-        "203.0.113.10:80",
-        "[2001:db8:113::10]:80",
-    ];
-    for to in frontends {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            world.lab.from(&world.lab.client).probe(protocol, to).reaches(&pods);
-        }
-    }
-    for to in &frontends[..2] {
-        world.lab.from(&world.lab.pod2).tcp(to).reaches(&pods);
-    }
-    Ok(())
-}
-
-fn headless_services_and_those_of_another_proxy_are_left_alone(api: Api) -> Result<()> {
-    const LABEL: &str = "service.kubernetes.io/service-proxy-name";
-    let world = World::with_web(api)?;
-    let ours = || cluster_ip_service("other", "10.96.0.20");
-    let theirs = || ours().label(LABEL, "another-proxy");
-    world.api.put(cluster_ip_service("headless", "None"))?;
-    world.put_slices("headless", &[&world.lab.pod1])?;
-    world.api.put(theirs())?;
-    world.put_slices("other", &[&world.lab.pod1])?;
-    let _agent = world.start()?;
-    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
-    world.assert_gone(&["10.96.0.20:80"]);
-
-    world.api.put(ours())?;
-    world.lab.from(&world.lab.client).tcp("10.96.0.20:80").eventually().reaches(&["pod-1"]);
-    world.api.put(theirs())?;
-    world.assert_gone(&["10.96.0.20:80"]);
-    Ok(())
 }
 
 fn once_programs_and_ends(api: Api) -> Result<()> {
@@ -68,6 +19,23 @@ fn once_programs_and_ends(api: Api) -> Result<()> {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     }
+    Ok(())
+}
+
+fn a_list_without_changes_writes_nothing(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    world.put_slices("new", &[&world.lab.pod2])?;
+    let agent = world.start()?;
+    // So that what is known of Services and slices is older than what the server forgets.
+    world.api.put(Node::of(&world.lab.node2))?;
+    let generation = world.generation()?;
+    world.api.forget()?;
+    agent.wait_for_log(&["resource version expired for services"])?;
+    agent.wait_for_log(&["resource version expired for endpointslices"])?;
+    world.api.put(cluster_ip_service("new", "10.96.0.30"))?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.30:80").eventually().reaches(&["pod-2"]);
+    assert_eq!(world.generation()?, generation + 1, "only the new Service is written");
+    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     Ok(())
 }
 

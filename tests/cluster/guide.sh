@@ -31,7 +31,7 @@ containers_on_node_2() {
 # The API has the state from before the boot until the kubelet has written its own.
 node_2_is_booted() { ! grep --quiet --fixed-strings "$containers" <<<"$(containers_on_node_2)"; }
 
-token_has_expired() { kubectl --token "$token" get --raw /version 2>&1 | grep --ignore-case unauthorized; }
+token_has_expired() { grep --ignore-case unauthorized <<<"$(kubectl --token "$token" get --raw /version 2>&1)"; }
 
 guide() {
     local i pod since spec containers token

@@ -1,15 +1,13 @@
 //! All pages: their commands of the agent can be run. The page for those who come from kube-proxy: fields,
 //! flags and metrics that it names exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory as _, Parser as _};
 use shunt::agent::args::normalized;
 use shunt::commands::args::Arguments;
-
-const PAGES: [&str; 1] = ["docs/from-kube-proxy.md"];
 
 fn repository(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -29,14 +27,6 @@ fn code(page: &str) -> Vec<String> {
         }
     }
     code
-}
-
-/// Returns the code of all pages with its page.
-fn all_code() -> Vec<(&'static str, String)> {
-    PAGES
-        .into_iter()
-        .flat_map(|page| code(&read(page)).into_iter().map(move |it| (page, it)))
-        .collect()
 }
 
 /// Words that stand for a value, and such a value.
@@ -106,43 +96,29 @@ fn commands_and_their_flags_exist() {
 }
 
 #[test]
-fn own_flags_exist() {
+fn flags_fields_and_metrics_for_those_who_come_from_kube_proxy_exist() {
     let command = Arguments::command();
     let run = command.find_subcommand("run").unwrap();
     let flags: BTreeSet<&str> = run.get_arguments().filter_map(|it| it.get_long()).collect();
-    for (page, line) in all_code() {
-        // Other lines of a block with `--` continue a command.
-        let Some(flag) = line.strip_prefix("--").filter(|it| !it.contains(' ')) else { continue };
-        let name = flag.split('=').next().unwrap_or_default();
-        assert!(flags.contains(name), "{page}: there is no flag in `{line}`");
-    }
-}
-
-#[test]
-fn fields_exist() {
-    let reference = read("docs/configuration.md");
-    let mut fields = 0;
-    for (page, line) in all_code() {
-        let Some((section, rest)) = line.split_once('.') else { continue };
-        if !["ipvs", "iptables", "nftables", "conntrack", "shunt"].contains(&section)
-            || rest.starts_with("dev/")
-        {
+    let (fields, metrics) = (read("docs/configuration.md"), read("docs/metrics.md"));
+    let mut found = BTreeMap::<&str, usize>::new();
+    for line in code(&read("docs/from-kube-proxy.md")) {
+        let section = line.split('.').next().unwrap_or_default();
+        let is_field = ["ipvs", "iptables", "nftables", "conntrack", "shunt"].contains(&section);
+        let (what, exists) = if let Some(flag) = line.strip_prefix("--") {
+            // Other lines of a block with `--` continue a command.
+            let name = flag.split('=').next().unwrap_or_default();
+            ("flag", flag.contains(' ') || flags.contains(name))
+        } else if is_field && section != line && !line.starts_with("shunt.dev/") {
+            let field = line.split(':').next().unwrap_or_default();
+            ("field", fields.contains(&format!("`{field}`")))
+        } else if line.starts_with("shunt_") {
+            ("metric", metrics.contains(&format!("`{line}")))
+        } else {
             continue;
-        }
-        let field = line.split(':').next().unwrap_or_default();
-        assert!(reference.contains(&format!("`{field}`")), "{page}: there is no field {field}");
-        fields += 1;
+        };
+        assert!(exists, "there is no {what} {line}");
+        *found.entry(what).or_default() += 1;
     }
-    assert!(fields > 5, "{fields} fields");
-}
-
-#[test]
-fn metrics_exist() {
-    let reference = read("docs/metrics.md");
-    let mut metrics = 0;
-    for (page, name) in all_code().into_iter().filter(|(_, line)| line.starts_with("shunt_")) {
-        assert!(reference.contains(&format!("`{name}")), "{page}: there is no metric {name}");
-        metrics += 1;
-    }
-    assert!(metrics > 1, "{metrics} metrics");
+    assert!(found["flag"] > 0 && found["field"] > 5 && found["metric"] > 1, "{found:?}");
 }

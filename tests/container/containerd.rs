@@ -2,38 +2,29 @@
 //!
 //! It runs in a mount namespace and a process namespace of its own, and in the network namespace of the
 //! testbed's node. With its first process, the kernel ends all containers and removes all mounts, also
-//! if the test is killed. Only empty cgroups remain then, which the next run removes.
+//! if the test is killed. Only empty cgroups can remain then.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::json;
 use shunt_testbed::{Netns, Scratch, patience};
 
-use crate::cri::Cri;
-
-/// How long containerd may take for what it does at once.
+/// How long the agent and containerd may take for what they do at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The programs that a containerd needs, and `cc` for the image of pods.
-const PROGRAMS: [&str; 6] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc", "tar", "cc"];
+const PROGRAMS: [&str; 4] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc"];
 
-/// The image of a pod without containers.
-const PAUSE: &str = "localhost/shunt-test/pause:1";
+/// containerd's namespace, which is the parent of its cgroups, too.
+const NAMESPACE: &str = "shunt-test";
 
-/// How names of this test's cgroups begin. The process number follows.
-const CGROUP: &str = "shunt-container-test-";
-
-/// A running containerd, with the image of pods.
+/// A running containerd.
 pub(crate) struct Containerd {
-    /// The client of its runtime interface.
-    pub(crate) cri: Cri,
     process: Child,
     scratch: Scratch,
 }
@@ -48,15 +39,23 @@ impl Containerd {
         let is_there =
             |name: &&&str| std::env::split_paths(&path).any(|it| it.join(name).is_file());
         let missing = PROGRAMS.iter().find(|name| !is_there(name))?;
-        Some(format!("there is no {missing}; Debian has it in containerd, runc, tar or gcc"))
+        Some(format!("there is no {missing}; Debian has it in containerd or runc"))
     }
 
-    /// Starts one in this network namespace, which is the host network of its pods.
+    /// Starts one in this network namespace, which is the host network of its containers.
     pub(crate) fn start(netns: &Netns) -> Result<Self> {
-        remove_cgroups(|process| !Path::new("/proc").join(process).exists())?;
         let scratch = Scratch::new()?;
         let config = scratch.path().join("config.toml");
-        fs::write(&config, configuration(scratch.path()))?;
+        let folder = scratch.path().display();
+        // Version 2 is what versions 1 and 2 of containerd read.
+        let text = format!(
+            "version = 2\nroot = \"{folder}/root\"\nstate = \"{folder}/state\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
+             [grpc]\naddress = \"{folder}/containerd.sock\"\n\
+             [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
+             [plugins.\"io.containerd.internal.v1.opt\"]\npath = \"{folder}/opt\"\n"
+        );
+        fs::write(&config, text)?;
         let log = fs::File::create(scratch.path().join("containerd.log"))?;
         // Shims make their sockets in /run.
         let script = "mount -t tmpfs shunt-test /run && exec containerd --config \"$1\"";
@@ -70,10 +69,8 @@ impl Containerd {
             .stderr(log)
             .spawn()
             .context("cannot start containerd")?;
-        let cri = Cri::new(&socket(scratch.path()))?;
-        let containerd = Self { cri, process, scratch };
-        containerd.wait("containerd", || Ok(containerd.cri.is_up()))?;
-        containerd.import_pause().context("cannot make the image of pods")?;
+        let containerd = Self { process, scratch };
+        containerd.wait("containerd", || containerd.ctr(&["version"]).is_ok())?;
         Ok(containerd)
     }
 
@@ -82,65 +79,42 @@ impl Containerd {
         self.scratch.path()
     }
 
-    /// The parent of the cgroups of this test's containers.
-    pub(crate) fn cgroup(&self) -> String {
-        format!("/{CGROUP}{}", std::process::id())
-    }
-
-    /// Imports an archive, which has an image of this name.
-    pub(crate) fn import(&self, archive: &Path, name: &str) -> Result<()> {
+    /// What its client prints with these arguments.
+    pub(crate) fn ctr(&self, arguments: &[impl AsRef<str>]) -> Result<String> {
         let mut ctr = Command::new("ctr");
-        ctr.arg("--address").arg(socket(self.folder())).args(["--namespace", "k8s.io"]);
-        output(ctr.args(["images", "import", "--no-unpack"]).arg(archive))?;
-        self.wait(name, || self.cri.has_image(name))
-    }
-
-    /// Makes an image with a program that waits, as archives of `docker save` have it.
-    fn import_pause(&self) -> Result<()> {
-        let folder = self.folder().join("pause");
-        fs::create_dir(&folder)?;
-        let source = folder.join("pause.c");
-        fs::write(&source, "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")?;
-        let program = folder.join("pause");
-        output(Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source))?;
-        let tar = |archive: &str, files: &[&str]| {
-            let archive = folder.join(archive);
-            output(Command::new("tar").arg("-C").arg(&folder).arg("-cf").arg(archive).args(files))
-        };
-        tar("layer.tar", &["pause"])?;
-        let sum = output(Command::new("sha256sum").arg(folder.join("layer.tar")))?;
-        let diff_id = format!("sha256:{}", sum.split(' ').next().unwrap_or_default());
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let config = json!({
-            "architecture": architecture, "os": "linux",
-            "config": { "Entrypoint": ["/pause"] },
-            "rootfs": { "type": "layers", "diff_ids": [diff_id] },
-        });
-        fs::write(folder.join("config.json"), config.to_string())?;
-        let manifest =
-            json!([{ "Config": "config.json", "RepoTags": [PAUSE], "Layers": ["layer.tar"] }]);
-        fs::write(folder.join("manifest.json"), manifest.to_string())?;
-        tar("image.tar", &["manifest.json", "config.json", "layer.tar"])?;
-        self.import(&folder.join("image.tar"), PAUSE)
+        ctr.arg("--address").arg(self.folder().join("containerd.sock"));
+        ctr.args(["--namespace", NAMESPACE]).args(arguments.iter().map(AsRef::as_ref));
+        let Output { status, stdout, stderr } = ctr.output()?;
+        let printed = String::from_utf8([stdout, stderr].concat())?;
+        ensure!(status.success(), "{ctr:?}: {status}\n{printed}");
+        Ok(printed)
     }
 
     /// Waits for a condition.
-    fn wait(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+    pub(crate) fn wait(&self, what: &str, condition: impl Fn() -> bool) -> Result<()> {
         let start = Instant::now();
-        while !condition()? {
-            ensure!(start.elapsed() < patience(PATIENCE), "no {what}\n{}", self.log());
+        while !condition() {
+            ensure!(start.elapsed() < patience(PATIENCE), "no {what}\n{}", self.logs());
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// What containerd has logged.
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder().join("containerd.log")).unwrap_or_default()
+    /// Where a container that prints to `ctr` does so: they do not share /run.
+    pub(crate) fn fifo_dir(&self) -> String {
+        format!("--fifo-dir={}", self.folder().join("fifo").display())
+    }
+
+    /// Where the log of the container is to be.
+    pub(crate) fn log_uri(&self) -> String {
+        format!("file://{}", self.folder().join("shunt.log").display())
+    }
+
+    /// What containerd and the container have logged.
+    pub(crate) fn logs(&self) -> String {
+        ["containerd.log", "shunt.log"]
+            .map(|name| fs::read_to_string(self.folder().join(name)).unwrap_or_default())
+            .concat()
     }
 }
 
@@ -154,80 +128,9 @@ impl Drop for Containerd {
             None => _ = self.process.kill(),
         }
         let _ = self.process.wait();
-        let own = std::process::id().to_string();
-        // A cgroup can be removed a moment after the end of its last process.
-        let start = Instant::now();
-        while remove_cgroups(|process| process == own).is_err() && start.elapsed() < PATIENCE {
-            thread::sleep(Duration::from_millis(20));
-        }
+        // There can be one in each of several hierarchies of cgroups.
+        let script =
+            format!("rmdir /sys/fs/cgroup/{NAMESPACE} /sys/fs/cgroup/*/{NAMESPACE} 2>/dev/null");
+        let _ = Command::new("sh").args(["-c", &script]).status();
     }
-}
-
-fn socket(folder: &Path) -> PathBuf {
-    folder.join("containerd.sock")
-}
-
-/// containerd's configuration, in the form that versions 1 and 2 read. Its files are on whatever
-/// `/tmp` is, so it copies images instead of using overlayfs. A machine that is a container itself may
-/// not lower the score of the kernel's OOM killer.
-fn configuration(folder: &Path) -> String {
-    let folder = folder.display();
-    format!(
-        r#"version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-[grpc]
-  address = "{folder}/containerd.sock"
-[ttrpc]
-  address = "{folder}/containerd.sock.ttrpc"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{folder}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE}"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = false
-"#
-    )
-}
-
-/// Removes the cgroups of processes of this test, in all hierarchies.
-fn remove_cgroups(of: impl Fn(&str) -> bool) -> Result<()> {
-    let root = Path::new("/sys/fs/cgroup");
-    let hierarchies = folders(root)?.into_iter().chain([root.to_owned()]);
-    for hierarchy in hierarchies {
-        for cgroup in folders(&hierarchy)? {
-            let name = cgroup.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.strip_prefix(CGROUP).is_some_and(&of) {
-                remove_cgroup(&cgroup)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn remove_cgroup(cgroup: &Path) -> Result<()> {
-    for inner in folders(cgroup)? {
-        remove_cgroup(&inner)?;
-    }
-    fs::remove_dir(cgroup).with_context(|| format!("cannot remove {}", cgroup.display()))
-}
-
-fn folders(path: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    Ok(paths
-        .filter(|path| path.as_ref().map_or(true, |path| path.is_dir()))
-        .collect::<Result<_, _>>()?)
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {said}");
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -7,9 +7,8 @@ use anyhow::{Context, Result, ensure};
 use shunt_testbed::Netns;
 use tempfile::TempDir;
 
-use crate::kinds::{Object, objects};
-use crate::manifests::{check_pod, daemon_sets, pod};
-use crate::{RENDERED, SHUNT, read, repository};
+use crate::manifests::{check_pod, containers, pods};
+use crate::{RENDERED, SHUNT, objects, read, repository, texts};
 
 fn succeeded(output: &Output) -> Result<String> {
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -19,13 +18,9 @@ fn succeeded(output: &Output) -> Result<String> {
 
 #[test]
 fn the_agent_takes_the_arguments() -> Result<()> {
-    let mut pods = vec![("the Job", check_pod()?)];
-    for (path, daemon_set) in daemon_sets()? {
-        pods.push((path, pod(&daemon_set)?.clone()));
-    }
-    for (path, pod) in pods {
-        for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
-            let arguments = container.args.clone().context(path)?;
+    for (path, pod) in pods()?.into_iter().chain([("the Job", check_pod()?)]) {
+        for container in containers(&pod) {
+            let arguments = texts(&container["args"]);
             // An argument that is not known is an error before the help is printed.
             let output = Command::new(SHUNT).args(&arguments).arg("--help").output()?;
             succeeded(&output).with_context(|| format!("{path}: {arguments:?}"))?;
@@ -39,9 +34,8 @@ fn the_agent_takes_the_configuration() -> Result<()> {
     let mut configurations = 0;
     let folder = TempDir::new()?;
     for path in RENDERED {
-        for object in objects(&read(path)?)? {
-            let Object::ConfigMap(map) = object else { continue };
-            let Some(config) = map.data.unwrap_or_default().remove("config.conf") else { continue };
+        for object in objects(path)? {
+            let Some(config) = object["data"]["config.conf"].as_str() else { continue };
             configurations += 1;
             let file = folder.path().join("config.conf");
             fs::write(&file, config)?;
@@ -56,65 +50,54 @@ fn the_agent_takes_the_configuration() -> Result<()> {
     Ok(())
 }
 
-/// As the container does, with root's identity and one capability.
-#[test]
-fn the_agent_works_with_net_admin_alone() -> Result<()> {
+/// Runs an agent as root with one capability, as a container and systemd do, or with none.
+fn with_capability(ns: &Netns, capability: &str, arguments: &[&str]) -> Result<Output> {
+    let mut program = ns.command("setpriv");
+    program.arg(format!("--bounding-set=-all{capability}"));
+    program.args(["--inh-caps=-all", "--no-new-privs", SHUNT]);
+    Ok(program.args(arguments).output()?)
+}
+
+/// Asserts that NET_ADMIN is enough, and needed.
+fn assert_programs(arguments: &[&str]) -> Result<()> {
     let ns = Netns::new()?;
-    let output = ns
-        .command("setpriv")
-        .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"])
-        // As the kubelet leaves it: the value that the agent is to have is the one that it has.
-        .args([SHUNT, "run", "--once", "--oom-score-adj=0", "--manifests"])
-        .arg(repository("examples/demo"))
-        .output()?;
-    let log = succeeded(&output)?;
+    let output = with_capability(&ns, "", arguments)?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && log.contains("NET_ADMIN"), "{log}");
+    let log = succeeded(&with_capability(&ns, ",+net_admin", arguments)?)?;
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
     let rules = ns.output("nft", &["list", "ruleset"])?;
     assert!(rules.contains("table ip shunt") && rules.contains("table ip6 shunt"), "{rules}");
-
-    let output = ns
-        .command("setpriv")
-        .args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"])
-        .args([SHUNT, "cleanup"])
-        .output()?;
+    let output = with_capability(&ns, "", &["cleanup"])?;
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && log.contains("NET_ADMIN"), "{log}");
     Ok(())
 }
 
-/// As systemd does: root with one capability, in the folder of the unit.
+#[test]
+fn the_agent_works_with_net_admin_alone() -> Result<()> {
+    let manifests = repository("examples/demo").display().to_string();
+    // As the kubelet leaves it: the value that the agent is to have is the one that it has.
+    assert_programs(&["run", "--once", "--oom-score-adj=0", "--manifests", &manifests])
+}
+
 #[test]
 fn the_unit_starts_an_agent_that_works() -> Result<()> {
     let unit = read("deploy/systemd/shunt.service")?;
     let line = |key: &str| {
-        let lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        lines.map(str::to_owned).next().with_context(|| format!("no {key}"))
+        let mut lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        lines.next().with_context(|| format!("no {key}"))
     };
+    assert_eq!(line("CapabilityBoundingSet")?, "CAP_NET_ADMIN");
     let folder = TempDir::new()?;
-    let etc = folder.path().display().to_string();
     fs::create_dir(folder.path().join("manifests"))?;
     fs::copy(repository("deploy/systemd/config.yaml"), folder.path().join("config.yaml"))?;
     for file in fs::read_dir(repository("examples/demo"))? {
         let file = file?;
         fs::copy(file.path(), folder.path().join("manifests").join(file.file_name()))?;
     }
-
-    let ns = Netns::new()?;
+    let etc = folder.path().display().to_string();
     let command = line("ExecStart")?.replace("/etc/shunt", &etc);
-    let arguments = command
-        .strip_prefix("/usr/local/bin/shunt ")
-        .context("another program")?
-        .split_whitespace();
-    assert_eq!(line("CapabilityBoundingSet")?, "CAP_NET_ADMIN");
-    let output = ns
-        .command("setpriv")
-        .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs", SHUNT])
-        .args(arguments)
-        .arg("--once")
-        .output()?;
-    let log = succeeded(&output)?;
-    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
-    let rules = ns.output("nft", &["list", "ruleset"])?;
-    assert!(rules.contains("table ip shunt") && rules.contains("table ip6 shunt"), "{rules}");
-    Ok(())
+    let arguments = command.strip_prefix("/usr/local/bin/shunt ").context("another program")?;
+    assert_programs(&[&arguments.split_whitespace().collect::<Vec<_>>()[..], &["--once"]].concat())
 }

@@ -1,19 +1,18 @@
-//! What a cluster is given: every manifest has the fields that its kind has and no others, the agent
-//! takes the arguments and the configuration that are handed to it, and can work with the rights that
-//! it gets; alerts and dashboard ask for metrics that there are.
+//! What a cluster is given: the agent takes the arguments and the configuration that are handed to it, and
+//! can work with the rights that it gets; alerts and dashboard ask for metrics that there are.
+//! `guides::manifests` proves by the real API server that each object has the fields of its kind.
 
 mod agent;
-mod immutable;
-mod kinds;
 mod manifests;
 mod monitoring;
 mod pages;
-mod promql;
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
+use shunt::source::spanned_yaml;
 
 /// The agent's binary.
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
@@ -40,4 +39,21 @@ fn repository(path: &str) -> PathBuf {
 
 fn read(path: &str) -> Result<String> {
     fs::read_to_string(repository(path)).with_context(|| format!("cannot read {path}"))
+}
+
+/// The objects of a file.
+fn objects(path: &str) -> Result<Vec<Value>> {
+    let text = read(path)?;
+    let documents = spanned_yaml::parse(text.as_bytes()).with_context(|| path.to_owned())?;
+    Ok(documents.iter().map(|document| document.value()).collect())
+}
+
+/// The items of a list, which may be missing.
+fn items(list: &Value) -> impl DoubleEndedIterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// The texts in a list.
+fn texts(list: &Value) -> Vec<&str> {
+    items(list).filter_map(Value::as_str).collect()
 }

@@ -1,163 +1,114 @@
-//! The manifests, as Kubernetes reads them and as the chart means them.
+//! The manifests, as the chart means them.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use shunt::source::spanned_yaml;
+use serde_json::{Value, json};
 
-use crate::kinds::{Object, objects};
-use crate::{RENDERED, read, repository};
+use crate::{RENDERED, items, objects, read, texts};
 
 /// The DaemonSets of all renderings, with the path of each.
-pub(crate) fn daemon_sets() -> Result<Vec<(&'static str, DaemonSet)>> {
+pub(crate) fn daemon_sets() -> Result<Vec<(&'static str, Value)>> {
     let mut found = Vec::new();
     for path in RENDERED {
-        for object in objects(&read(path)?).with_context(|| path.to_owned())? {
-            if let Object::DaemonSet(daemon_set) = object {
-                found.push((path, *daemon_set));
-            }
-        }
+        let objects = objects(path)?.into_iter().filter(|object| object["kind"] == "DaemonSet");
+        found.extend(objects.map(|object| (path, object)));
     }
     assert_eq!(found.len(), RENDERED.len() - 2, "all but those for monitoring and checks have one");
     Ok(found)
+}
+
+/// The pod of the Job that runs `shunt check`.
+pub(crate) fn check_pod() -> Result<Value> {
+    let mut objects = objects("deploy/guides/check.yaml")?.into_iter();
+    let mut job = objects.find(|object| object["kind"] == "Job").context("no Job")?;
+    Ok(pod(&mut job).take())
+}
+
+fn pod(object: &mut Value) -> &mut Value {
+    &mut object["spec"]["template"]["spec"]
+}
+
+/// The pods of all DaemonSets, with the path of each.
+pub(crate) fn pods() -> Result<Vec<(&'static str, Value)>> {
+    let pods = daemon_sets()?.into_iter();
+    Ok(pods.map(|(path, mut daemon_set)| (path, pod(&mut daemon_set).take())).collect())
+}
+
+/// The containers of a pod, the agent's first.
+pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    items(&pod["containers"]).chain(items(&pod["initContainers"]))
+}
+
+/// The path that a pod mounts its volumes at, by name.
+fn mounts<'a>(container: &'a Value, name: &'a str) -> impl Iterator<Item = &'a Value> {
+    items(&container["volumeMounts"]).filter(move |mount| mount["name"] == name)
 }
 
 /// A Job puts its name into a label.
 #[test]
 fn jobs_of_nodes_with_long_names_have_names_of_their_own() -> Result<()> {
     let mut names = BTreeMap::new();
-    for object in objects(&read("tests/fixtures/chart/jobs.yaml")?)? {
-        let Object::Job(job) = object else { continue };
-        let name = job.metadata.name.context("no name")?;
-        let node = job.spec.and_then(|spec| spec.template.spec?.node_name).context("no node")?;
-        let is_label = |label: &str| {
-            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            !label.is_empty() && label.chars().all(inner) && label.trim_matches('-') == label
-        };
+    for mut job in objects("tests/fixtures/chart/jobs.yaml")? {
+        let name = job["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let is_label =
+            |it: &str| !it.is_empty() && it.chars().all(inner) && it.trim_matches('-') == it;
         assert!(name.len() <= 63 && name.split('.').all(is_label), "{name}");
+        let node = pod(&mut job)["nodeName"].take();
         assert_eq!(names.insert(name, node), None, "{names:?}");
     }
     assert_eq!(names.len(), 2);
     Ok(())
 }
 
-/// The pod of the Job that runs `shunt check`.
-pub(crate) fn check_pod() -> Result<PodSpec> {
-    for object in objects(&read("deploy/guides/check.yaml")?)? {
-        let Object::Job(job) = object else { continue };
-        return job.spec.and_then(|spec| spec.template.spec).context("no pod");
-    }
-    anyhow::bail!("no Job")
-}
-
-pub(crate) fn pod(daemon_set: &DaemonSet) -> Result<&PodSpec> {
-    let spec = daemon_set.spec.as_ref().context("no spec")?;
-    spec.template.spec.as_ref().context("no pod")
-}
-
-/// The container that the agent runs in.
-pub(crate) fn agent(daemon_set: &DaemonSet) -> Result<&Container> {
-    let [container] = &pod(daemon_set)?.containers[..] else {
-        anyhow::bail!("not one container");
-    };
-    Ok(container)
-}
-
-fn yaml_files(folder: &Path, found: &mut Vec<String>) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            yaml_files(&path, found)?;
-        } else if path.extension().is_some_and(|extension| extension == "yaml") {
-            found.push(path.display().to_string());
-        }
-    }
-    Ok(())
-}
-
+/// The agent is on every node, in its network, and has no right but to that. A selector cannot be changed:
+/// to change it, CHANGELOG.md has to say how an upgrade goes then.
 #[test]
-fn every_object_has_the_fields_of_its_kind_and_no_others() -> Result<()> {
-    let mut files = Vec::new();
-    yaml_files(&repository("deploy/kustomize"), &mut files)?;
-    assert!(files.len() >= 7, "{files:?}");
-    files.extend(RENDERED.map(str::to_owned));
-    for file in files {
-        let objects = objects(&fs::read_to_string(repository(&file))?).context(file.clone())?;
-        assert!(!objects.is_empty(), "{file}");
-    }
-    Ok(())
-}
-
-#[test]
-fn every_file_of_values_can_be_read() -> Result<()> {
-    let mut files = Vec::new();
-    yaml_files(&repository("deploy/values"), &mut files)?;
-    files.extend(["Chart.yaml", "values.yaml"].map(|file| format!("deploy/chart/{file}")));
-    for file in files {
-        let documents = fs::read(repository(&file))?;
-        assert_eq!(spanned_yaml::parse(&documents).context(file.clone())?.len(), 1, "{file}");
-    }
-    Ok(())
-}
-
-#[test]
-fn a_kustomization_names_only_files_that_there_are() -> Result<()> {
-    for folder in ["base", "monitoring", "example"] {
-        let folder = format!("deploy/kustomize/{folder}");
-        for object in objects(&read(&format!("{folder}/kustomization.yaml"))?)? {
-            let Object::Kustomization(it) = object else { continue };
-            let patches = it.patches.into_iter().map(|patch| patch.path);
-            for path in it.resources.into_iter().chain(it.components).chain(patches) {
-                let path = format!("{folder}/{path}");
-                assert!(repository(&path).exists(), "{path}");
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn the_agent_is_on_every_node_and_in_its_network() -> Result<()> {
+fn every_rendering_has_these_fields() -> Result<()> {
+    let labels = json!({"app.kubernetes.io/instance": "shunt", "app.kubernetes.io/name": "shunt"});
     for (path, daemon_set) in daemon_sets()? {
-        let pod = pod(&daemon_set)?;
-        assert_eq!(pod.host_network, Some(true), "{path}");
-        assert_eq!(pod.dns_policy.as_deref(), Some("Default"), "{path}");
-        assert_eq!(pod.priority_class_name.as_deref(), Some("system-node-critical"), "{path}");
-        let tolerations = pod.tolerations.iter().flatten();
-        let all = |t: &&k8s_openapi::api::core::v1::Toleration| {
-            t.operator.as_deref() == Some("Exists") && t.key.is_none() && t.effect.is_none()
+        // Only one rendering binds to the loopback address.
+        let get = match path.contains("everything") {
+            true => json!({"path": "/livez", "port": 20_256, "host": "::1"}),
+            false => json!({"path": "/livez", "port": 10_256}),
         };
-        assert_eq!(tolerations.filter(all).count(), 1, "{path}");
-        let update = daemon_set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
-        let update = update.and_then(|strategy| strategy.rolling_update.as_ref()).context(path)?;
-        let numbers = (update.max_unavailable.clone(), update.max_surge.clone());
-        let percent = Some(IntOrString::String("10%".to_owned()));
-        assert_eq!(numbers, (percent, Some(IntOrString::Int(0))), "{path}");
-        // A node admits one pod with these ports at a time.
-        assert!(agent(&daemon_set)?.ports.is_some(), "{path}");
-    }
-    Ok(())
-}
-
-#[test]
-fn the_agent_has_no_right_but_to_the_nodes_network() -> Result<()> {
-    for (path, daemon_set) in daemon_sets()? {
-        let seccomp = pod(&daemon_set)?.security_context.clone().and_then(|s| s.seccomp_profile);
-        assert_eq!(seccomp.context(path)?.type_, "RuntimeDefault");
-        let security = agent(&daemon_set)?.security_context.clone().context(path)?;
-        let capabilities = security.capabilities.context(path)?;
-        assert_eq!(capabilities.drop, Some(vec!["ALL".to_owned()]), "{path}");
-        assert_eq!(capabilities.add, Some(vec!["NET_ADMIN".to_owned()]), "{path}");
-        assert_eq!(security.read_only_root_filesystem, Some(true), "{path}");
-        assert_eq!(security.allow_privilege_escalation, Some(false), "{path}");
-        assert_ne!(security.privileged, Some(true), "{path}");
-        // Capabilities that Kubernetes adds are effective for root only.
-        assert_eq!(security.run_as_user, Some(0), "{path}");
+        for (field, expected) in [
+            ("metadata/name", json!("shunt")),
+            ("spec/selector", json!({"matchLabels": labels})),
+            ("spec/updateStrategy/rollingUpdate", json!({"maxUnavailable": "10%", "maxSurge": 0})),
+            ("spec/template/spec/hostNetwork", json!(true)),
+            ("spec/template/spec/dnsPolicy", json!("Default")),
+            ("spec/template/spec/priorityClassName", json!("system-node-critical")),
+            ("spec/template/spec/tolerations", json!([{"operator": "Exists"}])),
+            (
+                "spec/template/spec/securityContext",
+                json!({"seccompProfile": {"type": "RuntimeDefault"}}),
+            ),
+            (
+                // Capabilities that Kubernetes adds are effective for root only.
+                "spec/template/spec/containers/0/securityContext",
+                json!({
+                    "runAsUser": 0, "runAsGroup": 0, "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+                }),
+            ),
+            // The name by which the image has the agent.
+            (
+                "spec/template/spec/containers/0/startupProbe/exec/command",
+                json!(["shunt", "status", "--startup-probe"]),
+            ),
+            ("spec/template/spec/containers/0/livenessProbe/httpGet", get.clone()),
+            ("spec/template/spec/containers/0/readinessProbe/httpGet", get),
+            // A node admits one pod with these ports at a time.
+            ("spec/template/spec/containers/0/ports/0/name", json!("healthz")),
+            ("spec/template/spec/containers/0/ports/1/name", json!("metrics")),
+            ("spec/template/spec/containers/1", Value::Null),
+        ] {
+            let found = daemon_set.pointer(&format!("/{field}")).unwrap_or(&Value::Null);
+            assert_eq!(*found, expected, "{path}: {field}");
+        }
     }
     Ok(())
 }
@@ -166,80 +117,64 @@ fn the_agent_has_no_right_but_to_the_nodes_network() -> Result<()> {
 #[test]
 fn kube_proxys_rules_go_once_shunts_are_there() -> Result<()> {
     let mut cleaned_up = 0;
-    for (path, daemon_set) in daemon_sets()? {
-        let containers = pod(&daemon_set)?.init_containers.iter().flatten();
-        let arguments = containers.map(|container| container.args.clone().unwrap_or_default());
-        let mut arguments =
-            arguments.skip_while(|args| args.first().is_none_or(|a| a != "cleanup"));
-        let Some(cleanup) = arguments.next() else { continue };
+    for (path, pod) in pods()? {
+        let agent = &pod["containers"][0];
+        let mut before = items(&pod["initContainers"]).map(|it| (it, texts(&it["args"])));
+        let Some((program, mut args)) = before.find(|(_, args)| args.contains(&"--once")) else {
+            assert!(!items(&pod["initContainers"]).any(|it| it["args"][0] == "cleanup"), "{path}");
+            continue;
+        };
+        let cleanup = before.find(|(_, args)| args[0] == "cleanup").context(path)?.1;
         assert_eq!(cleanup, ["cleanup", "--kube-proxy", "--keep-own"], "{path}");
-        let mut before = pod(&daemon_set)?.init_containers.iter().flatten();
-        let program = before
-            .find(|container| container.args.iter().flatten().any(|argument| argument == "--once"));
-        let program = program.with_context(|| format!("{path}: nothing is programmed before"))?;
-        let agent = agent(&daemon_set)?;
-        let without_once: Vec<&String> =
-            program.args.iter().flatten().filter(|argument| *argument != "--once").collect();
-        let is_of_metrics = |argument: &&String| argument.starts_with("--service-metrics");
-        let of_agent = agent.args.iter().flatten().filter(|argument| !is_of_metrics(argument));
-        assert_eq!(without_once, of_agent.collect::<Vec<_>>(), "{path}");
-        assert_eq!(program.env, agent.env, "{path}");
-        assert_eq!(program.volume_mounts, agent.volume_mounts, "{path}");
-        assert_eq!(program.security_context, agent.security_context, "{path}");
+        args.retain(|argument| *argument != "--once");
+        let mut of_agent = texts(&agent["args"]);
+        of_agent.retain(|argument| !argument.starts_with("--service-metrics"));
+        assert_eq!(args, of_agent, "{path}");
+        assert_same(path, program, agent, &["env", "volumeMounts", "securityContext"]);
         cleaned_up += 1;
     }
     assert!(cleaned_up > 0);
     Ok(())
 }
 
+#[track_caller]
+fn assert_same(path: &str, one: &Value, other: &Value, fields: &[&str]) {
+    for field in fields {
+        assert_eq!(one[field], other[field], "{path}: {field}");
+    }
+}
+
 /// Otherwise the check would say nothing about the agent: it has its node, settings and rights.
 #[test]
 fn a_check_is_made_with_the_settings_and_rights_of_the_agent() -> Result<()> {
-    let compare = |path: &str, check: &Container, agent: &Container| {
-        let arguments = |container: &Container, command: &str| -> Vec<String> {
-            let all = container.args.clone().unwrap_or_default();
-            assert_eq!(all.first().map(String::as_str), Some(command), "{path}");
-            all.into_iter().skip(1).collect()
-        };
-        assert_eq!(arguments(check, "check"), arguments(agent, "run"), "{path}");
-        assert_eq!(check.env, agent.env, "{path}");
-        assert_eq!(check.volume_mounts, agent.volume_mounts, "{path}");
-        assert_eq!(check.security_context, agent.security_context, "{path}");
+    let compare = |path: &str, check: &Value, agent: &Value| {
+        let [check_args, args] = [check, agent].map(|it| texts(&it["args"]));
+        assert_eq!(
+            (check_args[0], args[0], &check_args[1..]),
+            ("check", "run", &args[1..]),
+            "{path}"
+        );
+        assert_same(path, check, agent, &["env", "volumeMounts", "securityContext"]);
     };
     let mut init_containers = 0;
-    for (path, daemon_set) in daemon_sets()? {
-        let agent = agent(&daemon_set)?;
-        let mut containers = pod(&daemon_set)?.init_containers.iter().flatten();
-        if let Some(check) = containers.find(|container| container.name == "check") {
+    for (path, pod) in pods()? {
+        let agent = &pod["containers"][0];
+        let mut containers = items(&pod["initContainers"]);
+        if let Some(check) = containers.find(|container| container["name"] == "check") {
             compare(path, check, agent);
-            let mut after = containers.flat_map(|container| container.args.iter().flatten());
+            let mut after = containers.flat_map(|container| texts(&container["args"]));
             assert!(!after.any(|argument| argument == "--init-only"), "{path}: sets the sysctls");
             init_containers += 1;
         }
         if path.contains("base") {
-            let (job, agents) = (check_pod()?, pod(&daemon_set)?);
-            compare(path, job.containers.first().context("no container")?, agent);
-            assert_eq!(job.host_network, agents.host_network);
-            assert_eq!(job.dns_policy, agents.dns_policy);
-            assert_eq!(job.tolerations, agents.tolerations);
-            assert_eq!(job.security_context, agents.security_context);
-            assert_ne!(job.service_account_name, agents.service_account_name, "is deleted with it");
+            let job = check_pod()?;
+            compare(path, &job["containers"][0], agent);
+            let fields = ["hostNetwork", "dnsPolicy", "tolerations", "securityContext"];
+            assert_same(path, &job, &pod, &fields);
+            assert_ne!(job["serviceAccountName"], pod["serviceAccountName"], "is deleted with it");
         }
     }
     assert_eq!(init_containers, 1);
-    Ok(())
-}
-
-/// `kubectl describe pod` says why a container ended.
-#[test]
-fn the_end_of_a_container_is_explained_by_its_log() -> Result<()> {
-    for (path, daemon_set) in daemon_sets()? {
-        let pod = pod(&daemon_set)?;
-        for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
-            let policy = container.termination_message_policy.as_deref();
-            assert_eq!(policy, Some("FallbackToLogsOnError"), "{path}: {}", container.name);
-        }
-    }
     Ok(())
 }
 
@@ -247,82 +182,35 @@ fn the_end_of_a_container_is_explained_by_its_log() -> Result<()> {
 #[test]
 fn the_agent_or_an_init_container_can_write_sysctls_of_connection_tracking() -> Result<()> {
     let mut mounted = 0;
-    for (path, daemon_set) in daemon_sets()? {
-        let pod = pod(&daemon_set)?;
-        let volumes = pod.volumes.iter().flatten();
-        let host_path = |path: &str| {
-            let is_it = |v: &&Volume| v.host_path.as_ref().is_some_and(|host| host.path == path);
-            volumes.clone().find(is_it).map(|volume| volume.name.clone())
-        };
-        let agent = agent(&daemon_set)?;
-        let argument = agent.args.iter().flatten().find_map(|a| a.strip_prefix("--net-sysctls="));
-        let Some(volume) = host_path("/proc/sys/net") else {
+    for (path, pod) in pods()? {
+        let agent = &pod["containers"][0];
+        let args = texts(&agent["args"]);
+        let argument = args.iter().find_map(|argument| argument.strip_prefix("--net-sysctls="));
+        let mut volumes = items(&pod["volumes"]);
+        let Some(volume) = volumes.find(|it| it["hostPath"]["path"] == "/proc/sys/net") else {
             assert_eq!(argument, None, "{path}");
-            let init = pod.init_containers.iter().flatten();
-            let mut arguments = init.flat_map(|container| container.args.iter().flatten());
-            assert!(arguments.any(|argument| argument == "--init-only"), "{path}");
+            let mut init = items(&pod["initContainers"]).flat_map(|it| texts(&it["args"]));
+            assert!(init.any(|argument| argument == "--init-only"), "{path}");
             continue;
         };
-        let mount = agent.volume_mounts.iter().flatten().find(|mount| mount.name == volume);
-        let mount = mount.context(path)?;
-        assert_eq!(argument, Some(mount.mount_path.as_str()), "{path}");
-        assert!(!mount.mount_path.starts_with("/proc"), "{path}: runtimes mount nothing there");
-        assert_ne!(mount.read_only, Some(true), "{path}");
+        let mount = mounts(agent, volume["name"].as_str().context(path)?).next().context(path)?;
+        // Runtimes mount nothing below /proc.
+        assert_eq!(argument, Some("/host/proc/sys/net"), "{path}");
+        assert_eq!((&mount["mountPath"], &mount["readOnly"]), (&json!(argument), &Value::Null));
         mounted += 1;
     }
     assert!(mounted > 0);
     Ok(())
 }
 
+/// A file with a subPath would not follow changes; `kubectl describe pod` says why a container ended.
 #[test]
-fn selectors_names_and_mounts_fit_together() -> Result<()> {
-    for (path, daemon_set) in daemon_sets()? {
-        let spec = daemon_set.spec.as_ref().context(path)?;
-        let labels = spec.template.metadata.clone().and_then(|m| m.labels).context(path)?;
-        assert_selects(&spec.selector.match_labels, &labels, path);
-        let pod = pod(&daemon_set)?;
-        let volumes: BTreeSet<&str> =
-            pod.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
-        let containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
-        for mount in containers.flat_map(|container| container.volume_mounts.iter().flatten()) {
-            assert!(volumes.contains(mount.name.as_str()), "{path}: {}", mount.name);
-            assert_eq!(mount.sub_path, None, "{path}: would not follow changes");
-        }
-    }
-    Ok(())
-}
-
-fn assert_selects(
-    selector: &Option<BTreeMap<String, String>>,
-    labels: &BTreeMap<String, String>,
-    path: &str,
-) {
-    let selector = selector.iter().flatten();
-    assert_ne!(selector.clone().count(), 0, "{path}");
-    for (key, value) in selector {
-        assert_eq!(labels.get(key), Some(value), "{path}: {key}");
-    }
-}
-
-#[test]
-fn probes_ask_for_what_the_agent_serves() -> Result<()> {
-    for (path, daemon_set) in daemon_sets()? {
-        let agent = agent(&daemon_set)?;
-        let command = agent.startup_probe.as_ref().and_then(|probe| probe.exec.as_ref());
-        let command = command.and_then(|exec| exec.command.as_deref()).context(path)?;
-        // The name by which the image has the agent.
-        assert_eq!(command, ["shunt", "status", "--startup-probe"], "{path}");
-        // Only one rendering binds to the loopback address.
-        let has_values = path.contains("everything");
-        let port = if has_values { 20_256 } else { 10_256 };
-        for probe in [&agent.liveness_probe, &agent.readiness_probe] {
-            let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context(path)?;
-            assert_eq!(get.path.as_deref(), Some("/livez"), "{path}");
-            assert_eq!(get.port, IntOrString::Int(port), "{path}");
-            assert_eq!(get.host, has_values.then(|| "::1".to_owned()), "{path}");
-        }
-        for port in agent.ports.iter().flatten() {
-            assert!(matches!(port.name.as_deref(), Some("healthz" | "metrics")), "{path}");
+fn containers_follow_their_configuration_and_explain_their_end() -> Result<()> {
+    for (path, pod) in pods()? {
+        for container in containers(&pod) {
+            assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError", "{path}");
+            let mut mounts = items(&container["volumeMounts"]);
+            assert!(mounts.all(|mount| mount["subPath"].is_null()), "{path}");
         }
     }
     Ok(())
@@ -330,25 +218,23 @@ fn probes_ask_for_what_the_agent_serves() -> Result<()> {
 
 #[test]
 fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
-    for (path, daemon_set) in daemon_sets()? {
-        let env = agent(&daemon_set)?.env.clone().context(path)?;
-        let value = |name: &str| {
-            env.iter().find(|variable| variable.name == name).and_then(|v| v.value.clone())
-        };
+    for (path, pod) in pods()? {
+        let env = &pod["containers"][0]["env"];
+        let value = |name: &str| items(env).find(|it| it["name"] == name)?["value"].as_str();
         let given = value("KUBERNETES_SERVICE_HOST").zip(value("KUBERNETES_SERVICE_PORT"));
+        let is = |name: &str| path.contains(name);
         let expected = match path {
             // Its ConfigMap has a kubeconfig.
-            _ if path.contains("kubeadm") => None,
-            _ if path.contains("eks") => None,
-            _ if path.contains("kind") => Some(("kind-control-plane", "6443")),
-            _ if path.contains("talos") => Some(("127.0.0.1", "7445")),
-            _ if path.contains("k3s") => Some(("127.0.0.1", "6444")),
-            _ if path.contains("rke2") => Some(("127.0.0.1", "6443")),
-            _ if path.contains("base") => Some(("replace-me.invalid", "6443")),
-            _ if path.contains("everything") => Some(("api.example.net", "443")),
+            _ if is("kubeadm") || is("eks") => None,
+            _ if is("kind") => Some(("kind-control-plane", "6443")),
+            _ if is("talos") => Some(("127.0.0.1", "7445")),
+            _ if is("k3s") => Some(("127.0.0.1", "6444")),
+            _ if is("rke2") => Some(("127.0.0.1", "6443")),
+            _ if is("base") => Some(("replace-me.invalid", "6443")),
+            _ if is("everything") => Some(("api.example.net", "443")),
             _ => Some(("api.example.net", "6443")),
         };
-        assert_eq!(given, expected.map(|(h, p)| (h.to_owned(), p.to_owned())), "{path}");
+        assert_eq!(given, expected, "{path}");
     }
     Ok(())
 }
@@ -357,68 +243,58 @@ fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
 /// ConfigMaps.
 #[test]
 fn configuration_and_kubeconfig_of_eks_are_in_one_folder() -> Result<()> {
-    let daemon_sets = daemon_sets()?;
-    let (path, daemon_set) =
-        daemon_sets.iter().find(|(path, _)| path.contains("eks")).context("no rendering")?;
-    let agent = agent(daemon_set)?;
-    let config = agent.args.iter().flatten().find_map(|it| it.strip_prefix("--config="));
-    assert_eq!(config, Some("/var/lib/kube-proxy/config"), "{path}");
+    let pods = pods()?;
+    let (_, pod) = pods.iter().find(|(path, _)| path.contains("eks")).context("no rendering")?;
+    let agent = &pod["containers"][0];
+    assert!(texts(&agent["args"]).contains(&"--config=/var/lib/kube-proxy/config"), "{agent}");
     let fixture = read("tests/fixtures/eks-kube-proxy.yaml")?;
     assert!(fixture.contains("kubeconfig: /var/lib/kube-proxy/kubeconfig\n"), "{fixture}");
-    let mounts = agent.volume_mounts.iter().flatten();
-    let mount = mounts.clone().find(|mount| mount.mount_path == "/var/lib/kube-proxy");
-    let name = &mount.context("no mount")?.name;
-    let volume = pod(daemon_set)?.volumes.iter().flatten().find(|volume| volume.name == *name);
-    let projected = volume.and_then(|volume| volume.projected.as_ref()).context("no volume")?;
-    let sources = projected.sources.iter().flatten();
-    let names = sources.filter_map(|source| Some(source.config_map.as_ref()?.name.as_str()));
-    assert_eq!(names.collect::<Vec<_>>(), ["kube-proxy-config", "kube-proxy"]);
+    let sources = json!([{"configMap": {"name": "kube-proxy-config"}}, {"configMap": {"name": "kube-proxy"}}]);
+    let volume = items(&pod["volumes"]).find(|it| it["projected"]["sources"] == sources);
+    let mut mounts =
+        mounts(agent, volume.context("no volume")?["name"].as_str().context("no name")?);
+    assert!(mounts.any(|mount| mount["mountPath"] == "/var/lib/kube-proxy"), "{agent}");
     Ok(())
 }
 
-/// What the agent lists, watches and creates: (API group, resource, verb).
-const RIGHTS: [(&str, &str, &str); 9] = [
-    ("", "nodes", "list"),
-    ("", "nodes", "watch"),
-    ("", "services", "list"),
-    ("", "services", "watch"),
-    ("discovery.k8s.io", "endpointslices", "list"),
-    ("discovery.k8s.io", "endpointslices", "watch"),
-    ("events.k8s.io", "events", "create"),
-    ("networking.k8s.io", "servicecidrs", "list"),
-    ("networking.k8s.io", "servicecidrs", "watch"),
+/// What the agent lists, watches and creates.
+const RIGHTS: [&str; 9] = [
+    "/nodes list",
+    "/nodes watch",
+    "/services list",
+    "/services watch",
+    "discovery.k8s.io/endpointslices list",
+    "discovery.k8s.io/endpointslices watch",
+    "events.k8s.io/events create",
+    "networking.k8s.io/servicecidrs list",
+    "networking.k8s.io/servicecidrs watch",
 ];
 
+/// The role to which a binding leads cannot be changed either.
 #[test]
 fn the_role_allows_what_the_agent_does_and_no_more() -> Result<()> {
     for path in RENDERED.iter().filter(|path| !path.contains("monitoring")) {
-        let mut rights = BTreeSet::new();
-        let mut bound = None;
-        let mut account = None;
-        for object in objects(&read(path)?)? {
-            match object {
-                Object::ClusterRole(role) => {
-                    for rule in role.rules.iter().flatten() {
-                        assert_eq!(rule.non_resource_urls, None, "{path}");
-                        for group in rule.api_groups.iter().flatten() {
-                            for resource in rule.resources.iter().flatten() {
-                                let right =
-                                    |verb: &String| (group.clone(), resource.clone(), verb.clone());
-                                rights.extend(rule.verbs.iter().map(right));
-                            }
-                        }
-                    }
+        let objects = objects(path)?;
+        let of = |kind: &str| objects.iter().find(|it| it["kind"] == kind).context(kind.to_owned());
+        let mut rights = Vec::new();
+        for rule in items(&of("ClusterRole")?["rules"]) {
+            assert_eq!(rule["nonResourceURLs"], Value::Null, "{path}");
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    let verbs = texts(&rule["verbs"]).into_iter();
+                    rights.extend(verbs.map(|verb| format!("{group}/{resource} {verb}")));
                 }
-                Object::ClusterRoleBinding(binding) => {
-                    bound = binding.subjects.and_then(|subjects| subjects.into_iter().next());
-                }
-                Object::ServiceAccount(it) => account = it.metadata.name,
-                _ => {}
             }
         }
-        let expected = RIGHTS.map(|(g, r, v)| (g.to_owned(), r.to_owned(), v.to_owned()));
-        assert_eq!(rights, BTreeSet::from(expected), "{path}");
-        assert_eq!(bound.map(|subject| subject.name), account, "{path}");
+        rights.sort();
+        assert_eq!(rights, RIGHTS, "{path}");
+        let binding = of("ClusterRoleBinding")?;
+        let account = &of("ServiceAccount")?["metadata"]["name"];
+        assert_eq!(binding["subjects"][0]["name"], *account, "{path}");
+        let name = if path.contains("check") { "shunt-check" } else { "shunt" };
+        for object in [&binding["metadata"], &binding["roleRef"], &of("ClusterRole")?["metadata"]] {
+            assert_eq!(object["name"], name, "{path}");
+        }
     }
     Ok(())
 }

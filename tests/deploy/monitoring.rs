@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt::source::spanned_yaml;
 
-use crate::kinds::{Object, RuleFile, objects, strict};
-use crate::manifests::{agent, daemon_sets};
-use crate::promql::names;
-use crate::{RENDERED, read};
+use crate::manifests::daemon_sets;
+use crate::{RENDERED, items, objects, read};
 
 const ALERTS: &str = "deploy/chart/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/chart/files/dashboard.json";
@@ -39,20 +36,63 @@ fn series() -> Result<BTreeMap<String, BTreeSet<&'static str>>> {
     Ok(series)
 }
 
-/// The query names only metrics that there are, and labels that one of them has.
-fn check(place: &str, query: &str) -> Result<()> {
+/// Words of PromQL in our queries that are neither metrics nor labels. One that is not here is as likely a
+/// mistake.
+const PROMQL: [&str; 21] = [
+    "absent",
+    "and",
+    "bool",
+    "by",
+    "count",
+    "histogram_quantile",
+    "ignoring",
+    "increase",
+    "label_values",
+    "max",
+    "min",
+    "offset",
+    "on",
+    "or",
+    "rate",
+    "sum",
+    "time",
+    "topk",
+    "unless",
+    "vector",
+    "without",
+];
+
+/// Checks that a query names only metrics that there are, and labels that one of them has; returns these.
+fn check(query: &str) -> Result<BTreeSet<&str>> {
+    for pair in ["()", "[]", "{}"] {
+        let [opened, closed] = [0, 1].map(|at| query.matches(&pair[at..=at]).count());
+        ensure!(opened == closed, "{pair} do not fit");
+    }
+    // Every second part is a text.
+    let parts = query.split('"').step_by(2);
+    let words =
+        parts.flat_map(|part| part.split(|c: char| !c.is_alphanumeric() && !"_$".contains(c)));
+    let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_alphabetic());
+    let words = words.filter(is_name).filter(|word| !PROMQL.contains(word));
     let series = series()?;
-    let names = names(query).with_context(|| format!("{place}: {query}"))?;
-    assert!(!names.metrics.is_empty(), "{place}: no metric in {query}");
-    let mut labels = BTreeSet::<&str>::new();
-    for metric in &names.metrics {
-        let of_metric = series.get(metric);
-        labels.extend(of_metric.with_context(|| format!("{place}: there is no metric {metric}"))?);
+    let (metrics, labels): (BTreeSet<&str>, BTreeSet<&str>) =
+        words.partition(|word| series.contains_key(*word));
+    ensure!(!metrics.is_empty(), "no metric");
+    let known: BTreeSet<&str> = metrics.iter().flat_map(|metric| series[*metric].clone()).collect();
+    ensure!(labels.is_subset(&known), "neither metrics nor their labels: {:?}", &labels - &known);
+    Ok(labels)
+}
+
+#[test]
+fn mistakes_in_queries_are_found() {
+    assert!(
+        check(r#"sum by (instance) (rate(up{job="x y"}[5m])) > 1 or time() - up > 60"#).is_ok()
+    );
+    for query in
+        ["sum(up", "rat(up[5m])", "up{nod=\"x\"}", "sum by (nod) (up)", "shunt_no", "time()"]
+    {
+        assert!(check(query).is_err(), "{query}");
     }
-    for label in &names.labels {
-        assert!(labels.contains(label.as_str()), "{place}: no metric has the label {label}");
-    }
-    Ok(())
 }
 
 /// The texts between `start` and `end`.
@@ -62,34 +102,43 @@ fn between<'a>(text: &'a str, start: &'a str, end: &'a str) -> impl Iterator<Ite
 
 #[test]
 fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
-    let text = read(ALERTS)?;
-    let [file] = &spanned_yaml::parse(text.as_bytes())?[..] else {
-        anyhow::bail!("not one document in {ALERTS}");
-    };
-    let file: RuleFile = strict(file)?;
-    let rules: Vec<_> = file.groups.iter().flat_map(|group| &group.rules).collect();
+    let file = objects(ALERTS)?;
+    let rules = items(&file[0]["groups"]).flat_map(|group| items(&group["rules"]));
     let runbook = read("docs/runbook.md")?;
     let mut seen = BTreeSet::new();
     for rule in rules {
-        assert!(rule.alert.starts_with("Shunt") && seen.insert(&rule.alert), "{}", rule.alert);
-        check(&rule.alert, &rule.expr)?;
-        if let Some(lasting) = &rule.lasting {
-            let minutes = lasting.strip_suffix('m').and_then(|n| n.parse::<u32>().ok());
-            assert!(minutes.is_some(), "{}: {lasting}", rule.alert);
+        let text = |field: &str| rule[field].as_str().with_context(|| format!("{rule}: {field}"));
+        let (alert, expr) = (text("alert")?, text("expr")?);
+        assert!(alert.starts_with("Shunt") && seen.insert(alert), "{alert}");
+        check(expr).with_context(|| format!("{alert}: {expr}"))?;
+        if !rule["for"].is_null() {
+            let minutes = text("for")?.strip_suffix('m').and_then(|n| n.parse::<u32>().ok());
+            assert!(minutes.is_some(), "{rule}");
         }
-        let severity = rule.labels.get("severity").map(String::as_str);
-        assert!(matches!(severity, Some("critical" | "warning")), "{}", rule.alert);
-        let annotations: Vec<_> = rule.annotations.keys().collect();
-        assert_eq!(annotations, ["description", "runbook_url", "summary"]);
-        let section = format!("docs/runbook.md#{}", rule.alert.to_lowercase());
-        assert!(rule.annotations["runbook_url"].ends_with(&section), "{}", rule.alert);
-        assert!(runbook.contains(&format!("\n### {}\n", rule.alert)), "{}", rule.alert);
-        let texts = rule.annotations.values();
-        for action in texts.flat_map(|text| between(text, "{{", "}}")) {
-            let known = action == "$value"
-                || action.starts_with("$value | humanize")
-                || action.strip_prefix("$labels.").is_some_and(|l| rule_has(&rule.expr, l));
-            assert!(known, "{}: {action}", rule.alert);
+        let severity = rule["labels"]["severity"].as_str();
+        assert!(matches!(severity, Some("critical" | "warning")), "{alert}");
+        let keys =
+            |value: &Value| value.as_object().map(|it| it.keys().cloned().collect::<Vec<_>>());
+        let mut fields = keys(rule).context("no rule")?;
+        fields.retain(|field| field != "for");
+        assert_eq!(fields, ["alert", "annotations", "expr", "labels"]);
+        let annotations = &rule["annotations"];
+        assert_eq!(keys(annotations).context("none")?, ["description", "runbook_url", "summary"]);
+        let section = format!("docs/runbook.md#{}", alert.to_lowercase());
+        assert!(
+            annotations["runbook_url"].as_str().is_some_and(|it| it.ends_with(&section)),
+            "{alert}"
+        );
+        assert!(runbook.contains(&format!("\n### {alert}\n")), "{alert}");
+        for text in
+            ["description", "summary"].map(|it| annotations[it].as_str().unwrap_or_default())
+        {
+            for action in between(text, "{{", "}}") {
+                let known = action == "$value"
+                    || action.starts_with("$value | humanize")
+                    || action.strip_prefix("$labels.").is_some_and(|l| rule_has(expr, l));
+                assert!(known, "{alert}: {action}");
+            }
         }
     }
     assert!(seen.len() >= 13);
@@ -133,11 +182,10 @@ fn rule_has(query: &str, label: &str) -> bool {
 #[test]
 fn the_dashboard_asks_for_metrics_that_there_are() -> Result<()> {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)?)?;
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut ids = BTreeSet::new();
     let mut queries = 0;
     let mut taken = BTreeSet::new();
-    for panel in list(&dashboard["panels"]) {
+    for panel in items(&dashboard["panels"]) {
         let title = panel["title"].as_str().context("a panel without title")?.to_owned();
         assert!(ids.insert(panel["id"].as_u64()), "{title}: its id is taken");
         let at = |field: &str| panel["gridPos"][field].as_u64().context(field.to_owned());
@@ -146,12 +194,11 @@ fn the_dashboard_asks_for_metrics_that_there_are() -> Result<()> {
                 assert!(x < 24 && taken.insert((x, y)), "{title} lies on another panel");
             }
         }
-        for target in list(&panel["targets"]) {
+        for target in items(&panel["targets"]) {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
             let query = target["expr"].as_str().context(title.clone())?;
-            check(&title, query)?;
+            let known = check(query).with_context(|| format!("{title}: {query}"))?;
             let legend = target["legendFormat"].as_str().unwrap_or_default();
-            let known = names(query)?.labels;
             for label in between(legend, "{{", "}}") {
                 assert!(known.contains(label), "{title}: {label}");
             }
@@ -160,10 +207,10 @@ fn the_dashboard_asks_for_metrics_that_there_are() -> Result<()> {
     }
     assert!(queries >= 20);
     let mut variables = Vec::new();
-    for variable in list(&dashboard["templating"]["list"]) {
+    for variable in items(&dashboard["templating"]["list"]) {
         variables.push(variable["name"].as_str().unwrap_or_default().to_owned());
         if let Some(query) = variable["query"]["query"].as_str() {
-            check("variable", query)?;
+            check(query).with_context(|| query.to_owned())?;
         }
     }
     assert_eq!(variables, ["datasource", "instance"]);
@@ -179,18 +226,13 @@ fn what_is_rendered_has_the_alerts_and_the_dashboard_whole() -> Result<()> {
         ["deploy/kustomize/monitoring/monitoring.yaml", "tests/fixtures/chart/everything.yaml"]
     {
         let mut found = (0, 0);
-        for object in objects(&read(path)?)? {
-            match object {
-                Object::PrometheusRule(it) => {
-                    found.0 += it.spec.groups.iter().map(|group| group.rules.len()).sum::<usize>();
-                }
-                Object::ConfigMap(map) => {
-                    if let Some(text) = map.data.unwrap_or_default().get("shunt.json") {
-                        assert_eq!(serde_json::from_str::<Value>(text)?, dashboard, "{path}");
-                        found.1 += 1;
-                    }
-                }
-                _ => {}
+        for object in objects(path)? {
+            if object["kind"] == "PrometheusRule" {
+                let groups = items(&object["spec"]["groups"]);
+                found.0 += groups.map(|group| items(&group["rules"]).count()).sum::<usize>();
+            } else if let Some(text) = object["data"]["shunt.json"].as_str() {
+                assert_eq!(serde_json::from_str::<Value>(text)?, dashboard, "{path}");
+                found.1 += 1;
             }
         }
         assert_eq!(found, (count, 1), "{path}");
@@ -201,39 +243,30 @@ fn what_is_rendered_has_the_alerts_and_the_dashboard_whole() -> Result<()> {
 #[test]
 fn prometheus_finds_the_agents() -> Result<()> {
     let daemon_sets = daemon_sets()?;
+    let has = |labels: &Value, selector: &Value| {
+        selector.as_object().is_some_and(|it| it.iter().all(|(key, value)| labels[key] == *value))
+    };
+    let mut monitors = 0;
     for path in RENDERED {
-        let mut service = None;
-        let mut monitor = None;
-        for object in objects(&read(path)?)? {
-            match object {
-                Object::Service(it) => service = Some(it),
-                Object::ServiceMonitor(it) => monitor = Some(it),
-                _ => {}
-            }
-        }
-        let Some((service, monitor)) = service.zip(monitor) else { continue };
-        let labels = service.metadata.labels.unwrap_or_default();
-        for (key, value) in monitor.spec.selector.match_labels.iter().flatten() {
-            assert_eq!(labels.get(key), Some(value), "{path}");
-        }
+        let objects = objects(path)?;
+        let of = |kind: &str| objects.iter().find(|object| object["kind"] == kind);
+        let Some((service, monitor)) = of("Service").zip(of("ServiceMonitor")) else { continue };
+        monitors += 1;
+        let (labels, spec) = (&service["metadata"]["labels"], &monitor["spec"]);
+        assert!(has(labels, &spec["selector"]["matchLabels"]), "{path}");
         // The alerts and the dashboard ask for this job.
-        let job = labels.get(&monitor.spec.job_label);
-        assert_eq!(job.map(String::as_str), Some("shunt"), "{path}");
-        let spec = service.spec.context(path)?;
-        let ports = spec.ports.unwrap_or_default();
-        let port = ports.first().and_then(|port| port.name.clone());
-        assert_eq!(port.as_ref(), monitor.spec.endpoints.first().map(|e| &e.port), "{path}");
+        assert_eq!(labels[spec["jobLabel"].as_str().context(path)?], "shunt", "{path}");
+        let port = &service["spec"]["ports"][0];
+        assert_eq!(port["name"], spec["endpoints"][0]["port"], "{path}");
         // The monitoring of a kustomization watches the agents of its base.
         let of = if path.contains("kustomize/monitoring") { RENDERED[0] } else { path };
         let (_, daemon_set) = daemon_sets.iter().find(|(path, _)| *path == of).context(path)?;
-        let template = daemon_set.spec.as_ref().and_then(|s| s.template.metadata.as_ref());
-        let pod_labels = template.and_then(|m| m.labels.clone()).context(path)?;
-        for (key, value) in spec.selector.iter().flatten() {
-            assert_eq!(pod_labels.get(key), Some(value), "{path}");
-        }
-        let container_ports = agent(daemon_set)?.ports.clone().unwrap_or_default();
-        let metrics = container_ports.iter().find(|p| p.name.as_deref() == Some("metrics"));
-        assert_eq!(metrics.map(|p| p.container_port), ports.first().map(|p| p.port), "{path}");
+        let template = &daemon_set["spec"]["template"];
+        assert!(has(&template["metadata"]["labels"], &service["spec"]["selector"]), "{path}");
+        let mut ports = items(&template["spec"]["containers"][0]["ports"]);
+        let metrics = ports.find(|port| port["name"] == "metrics").context(path)?;
+        assert_eq!(metrics["containerPort"], port["port"], "{path}");
     }
+    assert_eq!(monitors, 3);
     Ok(())
 }

@@ -6,8 +6,7 @@ use shunt_fake_apiserver::Kubernetes;
 use crate::shell::Shell;
 use crate::{read, repository};
 
-/// The kinds of the Prometheus operator, which a cluster may have; their fields are checked by
-/// `tests/deploy`.
+/// The kinds of the Prometheus operator, which a cluster may have; `tests/deploy` looks at their fields.
 const OPERATOR: &str = include_str!("operator.yaml");
 
 /// All that is rendered, and the examples: the API server refuses unknown fields too.

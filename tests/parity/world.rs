@@ -2,14 +2,11 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker, TOKEN};
-use shunt_testbed::{Agent, Echo, Host, Program, Scratch, Topology, http_get, patience};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker};
+use shunt_testbed::{Agent, Echo, Host, Program, Scratch, Topology};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -22,10 +19,6 @@ pub(crate) const CLUSTER_CIDR: &str =
 /// The primary addresses of the node, with their types.
 pub(crate) const ADDRESSES: [(&str, &str); 2] =
     [("InternalIP", "192.0.2.10"), ("InternalIP", "2001:db8:2::10")];
-
-/// How long either may take until what was written is in the kernel.
-const CONVERGENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(10);
 
 /// A testbed with servers in all hosts of the cluster, and a way to the API server.
 pub(crate) struct Side {
@@ -52,10 +45,7 @@ impl Side {
         for network in ["fd00:96::/108", "2001:db8:113::/64", "2001:db8:51::/64"] {
             lab.node2.ip(&format!("route add {network} via {}", lab.node.ipv6[0]))?;
         }
-        let gate = Gate::open(&lab.node, kubernetes.connector())?;
-        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-            .authority(&kubernetes.authority().pem())?
-            .token_file(TOKEN)?;
+        let (gate, kubeconfig) = kubernetes.reach(&lab.node)?;
         Ok(Self { name, lab, _gate: gate, kubeconfig, _servers: servers })
     }
 
@@ -109,18 +99,10 @@ impl<'a> World<'a> {
         let shunt = Side::new("shunt", kubernetes)?;
         put_node(kubernetes, None, addresses)?;
         let folder = Scratch::new()?;
-        let file = folder.path().join("config.yaml");
-        std::fs::write(
-            &file,
-            format!(
-                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{}",
-                configuration(&reference, settings)
-            ),
-        )?;
-        let mut command = reference.lab.node.command(kubernetes.assets().join("kube-proxy"));
-        command.arg(format!("--config={}", file.display()));
-        command.args(["--hostname-override", &reference.lab.node.name, "-v=4"]);
-        let kube_proxy = Program::start(command)?;
+        let of_kube_proxy =
+            format!("logging: {{verbosity: 4}}\n{}", configuration(&reference, settings));
+        let node = &reference.lab.node;
+        let kube_proxy = kubernetes.kube_proxy(node, &of_kube_proxy, folder.path())?;
         let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &shunt.lab.node)
             .config(&configuration(&shunt, settings))?
             .start()?;
@@ -136,7 +118,7 @@ impl<'a> World<'a> {
             addresses,
             _folder: folder,
         };
-        world.wait_for_kube_proxy()?;
+        Kubernetes::wait_for_kube_proxy(&world.kube_proxy, &world.reference.lab.node)?;
         world.settle()?;
         Ok(world)
     }
@@ -175,21 +157,6 @@ impl<'a> World<'a> {
         let lines: Vec<&str> = kube_proxy.lines().collect();
         let end = lines[lines.len().saturating_sub(60)..].join("\n");
         format!("── kube-proxy ──\n{end}\n── shunt ──\n{}", self.agent.log())
-    }
-
-    fn wait_for_kube_proxy(&self) -> Result<()> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_256));
-        let node = &self.reference.lab.node;
-        let start = Instant::now();
-        while !http_get(node, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
-            ensure!(
-                start.elapsed() < patience(CONVERGENCE) && self.kube_proxy.is_running(),
-                "kube-proxy does not start:\n{}",
-                self.kube_proxy.log()
-            );
-            thread::sleep(POLL);
-        }
-        Ok(())
     }
 }
 

@@ -1,21 +1,16 @@
 //! What a scenario runs on: shunt with manifests, shunt with kube-apiserver, kube-proxy.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
-use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes, TOKEN};
-use shunt_testbed::{
-    Agent, HEALTH_PORT, ManifestDir, Program, Scratch, Topology, http_get, patience,
-};
+use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes};
+use shunt_testbed::{Agent, ManifestDir, Program, Scratch, Topology};
 
 use crate::language::Scenario;
 
 pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
-/// How long kube-proxy may take to start.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What programs the node, and where its objects come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +43,7 @@ impl<'a> Source<'a> {
         let objects = match kubernetes {
             None => Objects::Manifests(ManifestDir::new()?),
             Some(kubernetes) => {
-                let gate = Gate::open(&lab.node, kubernetes.connector())?;
-                let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-                    .authority(&kubernetes.authority().pem())?
-                    .token_file(TOKEN)?;
+                let (gate, kubeconfig) = kubernetes.reach(&lab.node)?;
                 Objects::Api { kubernetes, _gate: Box::new(gate), kubeconfig }
             }
         };
@@ -142,27 +134,19 @@ impl<'a> Source<'a> {
         let Objects::Api { kubernetes, .. } = &self.objects else {
             bail!("kube-proxy reads no manifests")
         };
-        let file = self.config();
-        let mut config: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        let text = fs::read_to_string(self.config())?;
+        let mut config: Map<String, Value> = serde_json::from_str(&text)?;
+        config.retain(|field, _| !["apiVersion", "kind"].contains(&field.as_str()));
         // A namespace cannot set these.
-        config["conntrack"] = json!({"maxPerCore": 0, "min": 0});
-        config["nftables"]["minSyncPeriod"] = json!("1ms");
-        config["nftables"]["syncPeriod"] = json!("1s");
-        fs::write(&file, config.to_string())?;
-        let mut command = lab.node.command(kubernetes.assets().join("kube-proxy"));
-        command.arg(format!("--config={}", file.display()));
-        command.args(["--hostname-override", &lab.node.name, "-v=2"]);
-        let program = Program::start(command)?;
-        let start = Instant::now();
-        let address = ([127, 0, 0, 1], HEALTH_PORT).into();
-        while !http_get(&lab.node, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
-            ensure!(
-                start.elapsed() < patience(PATIENCE) && program.is_running(),
-                "kube-proxy does not start:\n{}",
-                program.log()
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
+        config.insert("conntrack".to_owned(), json!({"maxPerCore": 0, "min": 0}));
+        config.insert("logging".to_owned(), json!({"verbosity": 2}));
+        let nftables = config.entry("nftables").or_insert_with(|| json!({}));
+        nftables["minSyncPeriod"] = json!("1ms");
+        nftables["syncPeriod"] = json!("1s");
+        let settings: String =
+            config.iter().map(|(field, value)| format!("{field}: {value}\n")).collect();
+        let program = kubernetes.kube_proxy(&lab.node, &settings, self.folder.path())?;
+        Kubernetes::wait_for_kube_proxy(&program, &lab.node)?;
         Ok(Process::KubeProxy(program))
     }
 }
@@ -179,7 +163,7 @@ impl Process {
     pub(crate) fn log(&self) -> String {
         let log = match self {
             Self::Shunt(agent) => agent.log(),
-            Self::KubeProxy(program) => program.log(),
+            Self::KubeProxy(program) => program.log().unwrap_or_default(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")

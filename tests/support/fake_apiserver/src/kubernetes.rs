@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use hyper::Method;
 use serde_json::Value;
-use shunt_testbed::{Netns, Program, Scratch};
+use shunt_testbed::{HEALTH_PORT, Netns, Program, Scratch, http_get, patience};
 
 use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
+use crate::gate::Gate;
+use crate::kubeconfig::Kubeconfig;
 use crate::object::{Key, parse};
 use crate::role::Role;
 use crate::standin::TOKEN;
@@ -106,6 +108,37 @@ impl Kubernetes {
     /// What makes connections to it.
     pub fn connector(&self) -> impl Fn() -> io::Result<TcpStream> + Send + Sync + use<> {
         connector(&self.netns)
+    }
+
+    /// A way to it from a network namespace, and a kubeconfig for the agent or kube-proxy there.
+    pub fn reach(&self, netns: &Netns) -> Result<(Gate, Kubeconfig)> {
+        let gate = Gate::open(netns, self.connector())?;
+        let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?;
+        Ok((gate, kubeconfig.authority(&self.authority.pem())?.token_file(TOKEN)?))
+    }
+
+    /// Starts kube-proxy for node-1 with these fields of its configuration; its files are in a folder.
+    pub fn kube_proxy(&self, netns: &Netns, settings: &str, folder: &Path) -> Result<Program> {
+        let file = folder.join("kube-proxy.yaml");
+        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        fs::write(&file, format!("{head}{settings}"))?;
+        let arguments =
+            [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
+        program(netns, &self.assets.join("kube-proxy"), &arguments)
+    }
+
+    /// Waits until a kube-proxy in this network namespace is healthy.
+    pub fn wait_for_kube_proxy(kube_proxy: &Program, netns: &Netns) -> Result<()> {
+        let (start, address) = (Instant::now(), ([127, 0, 0, 1], HEALTH_PORT).into());
+        while !http_get(netns, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
+            ensure!(
+                start.elapsed() < patience(PATIENCE) && kube_proxy.is_running(),
+                "kube-proxy does not start:\n{}",
+                kube_proxy.log()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that the chart
