@@ -163,7 +163,7 @@ impl Process {
     pub(crate) fn log(&self) -> String {
         let log = match self {
             Self::Shunt(agent) => agent.log(),
-            Self::KubeProxy(program) => program.log().unwrap_or_default(),
+            Self::KubeProxy(program) => program.log(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
