@@ -102,10 +102,7 @@ impl Objects {
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
-                let round = manifests::load(paths, node_name, locations)
-                    .context("cannot read the manifests")?;
-                round.problems.iter().for_each(|problem| problem.log());
-                apply(round.changes);
+                apply(read_manifests(paths, node_name, locations)?);
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
@@ -178,6 +175,18 @@ impl Objects {
             }
         }
     }
+}
+
+/// Reads manifests once, and logs their problems.
+pub(crate) fn read_manifests(
+    paths: &[PathBuf],
+    node_name: &str,
+    locations: &Locations,
+) -> anyhow::Result<Vec<Change>> {
+    let round =
+        manifests::load(paths, node_name, locations).context("cannot read the manifests")?;
+    round.problems.iter().for_each(|problem| problem.log());
+    Ok(round.changes)
 }
 
 /// Returns the names of the nodes with endpoints.

@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use shunt_core::model::Change;
+use shunt_core::model::{Change, Store};
+use shunt_core::plan::Desired;
 
 use crate::agent::Failure;
 use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
-use crate::agent::settings::effective;
-use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
+use crate::agent::settings::{Effective, effective};
+use crate::agent::sources::read_manifests;
+use crate::serve::query::{self, Excerpt, NoAnswer, Objects, Selection, ask_objects};
 use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
-use crate::source::manifests::{self, Locations};
+use crate::source::manifests::Locations;
 
 /// Where the objects of a command come from.
 pub(super) struct From<'a> {
@@ -33,10 +34,8 @@ impl From<'_> {
             return Ok(Reader::Agent);
         }
         let settings = effective(self.settings, self.logging)?;
-        let round = manifests::load(self.manifests, &settings.node_name, &Locations::default())
-            .context("cannot read the manifests")?;
-        round.problems.iter().for_each(|problem| problem.log());
-        let mut changes = round.changes;
+        let locations = Locations::default();
+        let mut changes = read_manifests(self.manifests, &settings.node_name, &locations)?;
         changes.extend(match self.is_offline {
             true => Some(addresses_of_node(&changes)),
             // Without permission to list them, node ports have no address.
@@ -48,6 +47,16 @@ impl From<'_> {
             excerpt: Excerpt { changes, ..Excerpt::default() },
         })))
     }
+}
+
+/// Plans the Services in manifests for any node.
+pub(super) fn planned(
+    manifests: &[PathBuf],
+    settings: &Effective,
+    locations: &Locations,
+) -> Result<(Store, Desired), Failure> {
+    let changes = read_manifests(manifests, &settings.node_name, locations)?;
+    Ok(query::planned(changes, settings.options(), &settings.node_name))
 }
 
 fn addresses_of_node(changes: &[Change]) -> Change {
