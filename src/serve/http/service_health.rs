@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::protocol::{self, Answer, Handler, RETRY};
+use super::protocol::{Answer, Handler};
+use super::server::keep_open;
 use crate::serve::metrics::{Metrics, Server};
 
 /// The health of a Service at one address.
@@ -63,17 +64,6 @@ impl UnboundPorts {
     }
 }
 
-/// A listed address. Dropping this removes it from the list.
-struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        let mut ports = self.0.lock();
-        ports.remove(&self.2);
-        self.1.unbound_ports(Server::ServiceHealth, ports.len());
-    }
-}
-
 /// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
 /// be bound, retries it, and lists it in `unbound` meanwhile.
 pub async fn serve_service_health(
@@ -117,100 +107,27 @@ async fn serve(
     unbound: UnboundPorts,
     connections: Connections,
     metrics: Metrics,
-    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Sync,
 ) {
     let seen = wanted.clone();
     let handler: Handler = Arc::new(move |_path, _headers| {
         let healthy = health().is_ready();
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });
-    let mut listed = None;
-    loop {
-        match protocol::listen(address, true) {
-            Ok(listener) => {
-                listed = None;
-                let error = protocol::accept(&listener, handler.clone(), &connections).await;
-                tracing::error!(%address, %error, "listener for health checks closed, reopening it");
-                continue;
-            }
-            Err(error) if listed.is_none() => {
-                if let Some(told) = wanted.borrow().get(&address) {
-                    report(&told.service, address, &error);
-                    let mut ports = unbound.lock();
-                    ports.insert(address, (told.service.clone(), error.to_string()));
-                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
-                }
-                listed = Some(Listed(&unbound, &metrics, address));
-            }
-            Err(_) => {}
+    let note = |error: Option<&std::io::Error>| {
+        let told = wanted.borrow().get(&address).map(|told| told.service.clone());
+        if let (Some(error), Some(service)) = (error, &told) {
+            report(service, address, error);
         }
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use super::super::Health;
-    use super::*;
-    use shunt_core::model::Family;
-
-    fn told(local_endpoints: usize) -> ServiceHealth {
-        ServiceHealth { service: ObjectName::new("default", "web"), local_endpoints }
-    }
-
-    #[test]
-    fn the_answer_is_kube_proxys_to_the_byte() {
-        let answer = told(2).answer(true);
-        assert_eq!(answer.status, 200);
-        assert_eq!(
-            answer.body,
-            "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\
-             \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"
-        );
-        assert_eq!(told(0).answer(true).status, 503);
-        assert_eq!(told(2).answer(false).status, 503);
-    }
-
-    #[tokio::test]
-    async fn listeners_come_and_go_and_a_taken_port_is_reported_and_tried_again() {
-        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let free =
-            protocol::listen(address(0), true).expect("a port").local_addr().expect("address");
-        let blocker = protocol::listen(address(0), true).expect("a port");
-        let taken = blocker.local_addr().expect("an address");
-        let (wanted, seen) =
-            watch::channel(ServiceHealths::from([(free, told(1)), (taken, told(0))]));
-        let health: HealthSource = Arc::new(|| Health {
-            last_updated: Some(SystemTime::now()),
-            waiting: None,
-            unswept: None,
-            patience: Duration::from_secs(60),
-            node_eligible: false,
-            families: Family::ALL.to_vec(),
-        });
-        let (reports, mut reported) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(serve_service_health(
-            seen,
-            health,
-            UnboundPorts::default(),
-            Connections::default(),
-            Metrics::new(&Family::ALL),
-            move |service, address, _| {
-                let _ = reports.send((service.clone(), address));
-            },
-        ));
-        assert_eq!(reported.recv().await, Some((ObjectName::new("default", "web"), taken)));
-        let answer = protocol::get(free, "/any/path").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        assert!(answer.contains("X-Load-Balancing-Endpoint-Weight: 1\r\n"), "{answer}");
-
-        wanted.send_modify(|wanted| drop(wanted.insert(free, told(0))));
-        assert!(protocol::get(free, "/").await.starts_with("HTTP/1.1 503 "));
-        wanted.send_modify(|wanted| drop(wanted.remove(&free)));
-        while tokio::net::TcpStream::connect(free).await.is_ok() {
-            tokio::task::yield_now().await;
+        let mut ports = unbound.lock();
+        match (error, told) {
+            (Some(error), Some(service)) => {
+                drop(ports.insert(address, (service, error.to_string())));
+            }
+            _ => drop(ports.remove(&address)),
         }
-    }
+        metrics.unbound_ports(Server::ServiceHealth, ports.len());
+    };
+    let purpose = "health checks";
+    let _ = keep_open(address, true, purpose, handler, &connections, Some(&note)).await;
 }
