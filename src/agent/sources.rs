@@ -102,7 +102,10 @@ impl Objects {
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
-                apply(read_manifests(paths, node_name, locations)?);
+                let round = manifests::load(paths, node_name, locations)
+                    .context("cannot read the manifests")?;
+                round.problems.iter().for_each(|problem| problem.log());
+                apply(round.changes);
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
@@ -175,18 +178,6 @@ impl Objects {
             }
         }
     }
-}
-
-/// Reads manifests once, and logs their problems.
-pub(crate) fn read_manifests(
-    paths: &[PathBuf],
-    node_name: &str,
-    locations: &Locations,
-) -> anyhow::Result<Vec<Change>> {
-    let round =
-        manifests::load(paths, node_name, locations).context("cannot read the manifests")?;
-    round.problems.iter().for_each(|problem| problem.log());
-    Ok(round.changes)
 }
 
 /// Returns the names of the nodes with endpoints.

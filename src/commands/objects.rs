@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use shunt_core::model::{Change, Store};
+use anyhow::Context;
+use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::Desired;
 
 use crate::agent::Failure;
 use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
 use crate::agent::settings::{Effective, effective};
-use crate::agent::sources::read_manifests;
-use crate::serve::query::{self, Excerpt, NoAnswer, Objects, Selection, ask_objects};
+use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
 use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
-use crate::source::manifests::Locations;
+use crate::source::manifests::{self, Locations};
 
 /// Where the objects of a command come from.
 pub(super) struct From<'a> {
@@ -49,14 +49,31 @@ impl From<'_> {
     }
 }
 
+/// Reads manifests once, and logs their problems.
+pub(super) fn read_manifests(
+    paths: &[PathBuf],
+    node_name: &str,
+    locations: &Locations,
+) -> anyhow::Result<Vec<Change>> {
+    let round =
+        manifests::load(paths, node_name, locations).context("cannot read the manifests")?;
+    round.problems.iter().for_each(|problem| problem.log());
+    Ok(round.changes)
+}
+
 /// Plans the Services in manifests for any node.
 pub(super) fn planned(
     manifests: &[PathBuf],
     settings: &Effective,
     locations: &Locations,
 ) -> Result<(Store, Desired), Failure> {
-    let changes = read_manifests(manifests, &settings.node_name, locations)?;
-    Ok(query::planned(changes, settings.options(), &settings.node_name))
+    let (mut store, mut dirty) = (Store::new(), Dirty::default());
+    for change in read_manifests(manifests, &settings.node_name, locations)? {
+        store.apply(change, &mut dirty);
+    }
+    let mut desired = Desired::new(settings.options(), &settings.node_name);
+    desired.update(&store, &dirty);
+    Ok((store, desired))
 }
 
 fn addresses_of_node(changes: &[Change]) -> Change {

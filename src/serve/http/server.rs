@@ -62,50 +62,12 @@ pub(super) struct Server {
 }
 
 /// A reported port that is not bound. Dropping this reports it as bound.
-struct Reported<'a>(&'a Report<'a>);
-
-/// Takes the error of a port that cannot be bound; `None` once it is bound or not needed any more.
-type Report<'a> = dyn Fn(Option<&io::Error>) + Sync + 'a;
+struct Reported<'a>(&'a Server, SocketAddr);
 
 impl Drop for Reported<'_> {
     fn drop(&mut self) {
-        (self.0)(None);
-    }
-}
-
-/// Keeps a listener open for ever. Reports a port that cannot be bound once, and retries it.
-///
-/// # Errors
-/// If the port cannot be bound and there is no `report`.
-pub(super) async fn keep_open(
-    address: SocketAddr,
-    only_own_family: bool,
-    purpose: &str,
-    handler: Handler,
-    connections: &Connections,
-    report: Option<&Report<'_>>,
-) -> io::Result<Infallible> {
-    let mut reported = None;
-    loop {
-        match (protocol::listen(address, only_own_family), report) {
-            (Ok(listener), _) => {
-                reported = None;
-                // There may be many of the others, one for each Service.
-                if !only_own_family {
-                    tracing::info!(%address, "serving {purpose}");
-                }
-                let error = protocol::accept(&listener, handler.clone(), connections).await;
-                tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
-                continue;
-            }
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(report)) if reported.is_none() => {
-                report(Some(&error));
-                reported = Some(Reported(report));
-            }
-            (Err(_), Some(_)) => {}
-        }
-        tokio::time::sleep(RETRY).await;
+        let Server { purpose, field, ref on_port, .. } = *self.0;
+        on_port(PortReport { purpose, field, address: self.1, error: None });
     }
 }
 
@@ -130,21 +92,34 @@ impl Server {
 
     async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
         let Some(address) = bind.address else { return std::future::pending().await };
-        let Server { purpose, field, ref on_port, .. } = *self;
-        let report = |error: Option<&io::Error>| {
-            if let Some(error) = error {
-                tracing::error!(
-                    %address, %error,
-                    "cannot serve {purpose} ({field}), retrying every {} s; if another process \
-                     holds the port, it answers meanwhile; the rules stay up to date",
-                    RETRY.as_secs(),
-                );
+        let Server { purpose, field, .. } = *self;
+        let mut reported = None;
+        loop {
+            match protocol::listen(address, false) {
+                Ok(listener) => {
+                    reported = None;
+                    tracing::info!(%address, "serving {purpose}");
+                    let error =
+                        protocol::accept(&listener, handler.clone(), &self.connections).await;
+                    tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
+                    continue;
+                }
+                Err(reason) if bind.hard_fail => {
+                    return Err(Unbound { purpose, field, address, reason });
+                }
+                Err(error) if reported.is_none() => {
+                    tracing::error!(
+                        %address, %error,
+                        "cannot serve {purpose} ({field}), retrying every {} s; if another process \
+                         holds the port, it answers meanwhile; the rules stay up to date",
+                        RETRY.as_secs(),
+                    );
+                    (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
+                    reported = Some(Reported(self, address));
+                }
+                Err(_) => {}
             }
-            on_port(PortReport { purpose, field, address, error });
-        };
-        let report: Option<&Report<'_>> = if bind.hard_fail { None } else { Some(&report) };
-        keep_open(address, false, purpose, handler.clone(), &self.connections, report)
-            .await
-            .map_err(|reason| Unbound { purpose, field, address, reason })
+            tokio::time::sleep(RETRY).await;
+        }
     }
 }

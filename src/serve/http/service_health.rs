@@ -12,8 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::protocol::{Answer, Handler};
-use super::server::keep_open;
+use super::protocol::{self, Answer, Handler, RETRY};
 use crate::serve::metrics::{Metrics, Server};
 
 /// The health of a Service at one address.
@@ -64,6 +63,17 @@ impl UnboundPorts {
     }
 }
 
+/// A listed address. Dropping this removes it from the list.
+struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut ports = self.0.lock();
+        ports.remove(&self.2);
+        self.1.unbound_ports(Server::ServiceHealth, ports.len());
+    }
+}
+
 /// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
 /// be bound, retries it, and lists it in `unbound` meanwhile.
 pub async fn serve_service_health(
@@ -107,27 +117,33 @@ async fn serve(
     unbound: UnboundPorts,
     connections: Connections,
     metrics: Metrics,
-    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Sync,
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
     let seen = wanted.clone();
     let handler: Handler = Arc::new(move |_path, _headers| {
         let healthy = health().is_ready();
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });
-    let note = |error: Option<&std::io::Error>| {
-        let told = wanted.borrow().get(&address).map(|told| told.service.clone());
-        if let (Some(error), Some(service)) = (error, &told) {
-            report(service, address, error);
-        }
-        let mut ports = unbound.lock();
-        match (error, told) {
-            (Some(error), Some(service)) => {
-                drop(ports.insert(address, (service, error.to_string())));
+    let mut listed = None;
+    loop {
+        match protocol::listen(address, true) {
+            Ok(listener) => {
+                listed = None;
+                let error = protocol::accept(&listener, handler.clone(), &connections).await;
+                tracing::error!(%address, %error, "listener for health checks closed, reopening it");
+                continue;
             }
-            _ => drop(ports.remove(&address)),
+            Err(error) if listed.is_none() => {
+                if let Some(told) = wanted.borrow().get(&address) {
+                    report(&told.service, address, &error);
+                    let mut ports = unbound.lock();
+                    ports.insert(address, (told.service.clone(), error.to_string()));
+                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
+                }
+                listed = Some(Listed(&unbound, &metrics, address));
+            }
+            Err(_) => {}
         }
-        metrics.unbound_ports(Server::ServiceHealth, ports.len());
-    };
-    let purpose = "health checks";
-    let _ = keep_open(address, true, purpose, handler, &connections, Some(&note)).await;
+        tokio::time::sleep(RETRY).await;
+    }
 }

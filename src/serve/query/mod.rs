@@ -8,7 +8,7 @@ mod excerpt;
 mod socket;
 
 use serde::{Deserialize, Serialize};
-use shunt_core::model::{Change, Dirty, Store};
+use shunt_core::model::{Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::serve::status::Status;
@@ -82,24 +82,14 @@ impl Objects {
     /// Rebuilds the store and plans it, exactly as the agent does.
     #[must_use]
     pub fn planned(&self) -> (Store, Desired) {
-        planned(self.excerpt.changes.iter().cloned(), self.options.clone(), &self.status.node)
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        for change in &self.excerpt.changes {
+            store.apply(change.clone(), &mut dirty);
+        }
+        let mut desired = Desired::new(self.options.clone(), &self.status.node);
+        desired.update(&store, &dirty);
+        (store, desired)
     }
-}
-
-/// Plans these objects for a node.
-#[must_use]
-pub fn planned(
-    changes: impl IntoIterator<Item = Change>,
-    options: Options,
-    node_name: &str,
-) -> (Store, Desired) {
-    let (mut store, mut dirty) = (Store::new(), Dirty::default());
-    for change in changes {
-        store.apply(change, &mut dirty);
-    }
-    let mut desired = Desired::new(options, node_name);
-    desired.update(&store, &dirty);
-    (store, desired)
 }
 
 #[cfg(test)]
