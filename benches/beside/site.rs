@@ -191,7 +191,7 @@ impl Running {
     pub(crate) fn log(&self) -> String {
         let log = match &self.process {
             Process::Shunt(agent) => agent.log(),
-            Process::KubeProxy(program) => program.log().unwrap_or_default(),
+            Process::KubeProxy(program) => program.log(),
         };
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")

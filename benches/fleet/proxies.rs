@@ -60,7 +60,7 @@ impl Proxies {
             let limit = at.elapsed().mul_f64(CALM_SHARE);
             let busy = zip(before, after).position(|(before, after)| after - before > limit);
             let Some(busy) = busy else { return Ok(()) };
-            let log = || self.0[busy].program.log().unwrap_or_default();
+            let log = || self.0[busy].program.log();
             ensure!(started.elapsed() < timeout, "kube-proxy does not become calm\n{}", log());
         }
     }

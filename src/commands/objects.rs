@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use shunt_core::model::Change;
+use shunt_core::model::{Change, Dirty, Store};
+use shunt_core::plan::Desired;
 
 use crate::agent::Failure;
 use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
-use crate::agent::settings::effective;
+use crate::agent::settings::{Effective, effective};
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
 use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
@@ -33,10 +34,8 @@ impl From<'_> {
             return Ok(Reader::Agent);
         }
         let settings = effective(self.settings, self.logging)?;
-        let round = manifests::load(self.manifests, &settings.node_name, &Locations::default())
-            .context("cannot read the manifests")?;
-        round.problems.iter().for_each(|problem| problem.log());
-        let mut changes = round.changes;
+        let locations = Locations::default();
+        let mut changes = read_manifests(self.manifests, &settings.node_name, &locations)?;
         changes.extend(match self.is_offline {
             true => Some(addresses_of_node(&changes)),
             // Without permission to list them, node ports have no address.
@@ -48,6 +47,33 @@ impl From<'_> {
             excerpt: Excerpt { changes, ..Excerpt::default() },
         })))
     }
+}
+
+/// Reads manifests once, and logs their problems.
+pub(super) fn read_manifests(
+    paths: &[PathBuf],
+    node_name: &str,
+    locations: &Locations,
+) -> anyhow::Result<Vec<Change>> {
+    let round =
+        manifests::load(paths, node_name, locations).context("cannot read the manifests")?;
+    round.problems.iter().for_each(|problem| problem.log());
+    Ok(round.changes)
+}
+
+/// Plans the Services in manifests for any node.
+pub(super) fn planned(
+    manifests: &[PathBuf],
+    settings: &Effective,
+    locations: &Locations,
+) -> Result<(Store, Desired), Failure> {
+    let (mut store, mut dirty) = (Store::new(), Dirty::default());
+    for change in read_manifests(manifests, &settings.node_name, locations)? {
+        store.apply(change, &mut dirty);
+    }
+    let mut desired = Desired::new(settings.options(), &settings.node_name);
+    desired.update(&store, &dirty);
+    Ok((store, desired))
 }
 
 fn addresses_of_node(changes: &[Change]) -> Change {

@@ -7,7 +7,6 @@ use crate::source::kubernetes::ContentType;
 
 mod documents;
 mod node_ports;
-mod own;
 
 pub(super) const HEAD: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -134,21 +133,6 @@ fn nothing_means_the_defaults() {
     assert_eq!((&config, problems), (&defaults(), Vec::new()));
     assert_round_trip(&config, &full);
     assert_eq!(good(""), defaults());
-}
-
-#[test]
-fn the_file_that_kubeadm_writes_is_understood() {
-    let bytes = include_bytes!("../../tests/fixtures/kubeadm-kube-proxy.yaml");
-    let file = (Path::new("config.conf"), &bytes[..]);
-    let Loaded { config, full, problems } = load(Some(file), &Flags::default()).unwrap();
-    assert_round_trip(&config, &full);
-    let expected = Config {
-        kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
-        detect_local: DetectLocal::ClusterCidr(nets(&["10.244.0.0/16"])),
-        ..defaults()
-    };
-    assert_eq!(config, expected);
-    assert_eq!(problems, []);
 }
 
 #[test]
@@ -390,25 +374,6 @@ fn prefixes_of_pods() {
 }
 
 #[test]
-fn of_a_field_that_is_written_twice_the_last_one_counts() {
-    let loaded = of_file(
-        "healthzBindAddress: 127.0.0.1:1\nnftables: {masqueradeBit: 1, masqueradeBit: 2}\n\
-         healthzBindAddress: 127.0.0.1:3\nhealthzBindAddress: 127.0.0.1:2\n",
-    )
-    .unwrap();
-    assert_eq!(loaded.config.masquerade_bit, 2);
-    assert_eq!(loaded.config.healthz_bind_address, Some("127.0.0.1:2".parse().unwrap()));
-    assert_eq!(
-        texts(&loaded.problems),
-        [
-            "config.conf:3: the key healthzBindAddress is repeated in line 5; the last one wins",
-            "config.conf:4: the key masqueradeBit is repeated in line 4; the last one wins",
-            "config.conf:5: the key healthzBindAddress is repeated in line 6; the last one wins",
-        ]
-    );
-}
-
-#[test]
 fn short_unknown_field_resembles_no_other() {
     let text = format!("{HEAD}foo: 1\n");
     let loaded = load(Some((Path::new("f"), text.as_bytes())), &Flags::default()).unwrap();
@@ -416,48 +381,7 @@ fn short_unknown_field_resembles_no_other() {
 }
 
 #[test]
-fn flags_alone() {
-    let flags_given = flags(&[
-        ("hostname-override", "NODE-1"),
-        ("healthz-bind-address", ""),
-        ("metrics-bind-address", "::1"),
-        ("masquerade-all", "t"),
-        ("cluster-cidr", "10.0.0.0/8"),
-        ("nodeport-addresses", "192.168.0.0/16"),
-        ("nodeport-addresses", "10.0.0.0/8,fd00::/8"),
-        ("iptables-min-sync-period", "1s"),
-        ("ipvs-sync-period", "5m"),
-        ("iptables-masquerade-bit", "7"),
-        ("conntrack-max-per-core", "1"),
-        ("kube-api-content-type", "application/json"),
-        ("master", "https://192.0.2.1"),
-        ("v", "2"),
-        ("v", "3"),
-    ]);
-    let expected = Config {
-        hostname_override: Some("node-1".into()),
-        content_type: ContentType::Json,
-        master: Some("https://192.0.2.1".into()),
-        healthz_bind_address: None,
-        metrics_bind_address: Some("[::1]:10249".parse().unwrap()),
-        masquerade_all: true,
-        masquerade_bit: 7,
-        detect_local: DetectLocal::ClusterCidr(nets(&["10.0.0.0/8"])),
-        node_port_addresses: NodePortAddresses::Cidrs(nets(&[
-            "192.168.0.0/16",
-            "10.0.0.0/8",
-            "fd00::/8",
-        ])),
-        loopback_node_ports: LoopbackNodePorts::default(),
-        min_sync_period: Duration::from_secs(1),
-        conntrack: sysctl::Settings { max_per_core: 1, ..sysctl::Settings::default() },
-        verbosity: 3,
-        ..defaults()
-    };
-    let loaded = load(None, &flags_given).unwrap();
-    assert_eq!(loaded.config, expected);
-    assert!(loaded.problems.iter().all(|problem| problem.severity == Severity::Note));
-
+fn wrong_flags_are_named() {
     let wrong = flags(&[
         ("cluster-cidr", "x"),
         ("nodeport-addresses", "y"),
@@ -517,39 +441,6 @@ fn flags_without_effect_are_noted_at_once() {
             "flags accepted without effect: --profiling (shunt serves no profiles; use perf), \
              --logtostderr (all logs go to stderr)",
             "--ipvs-scheduler = rr: has no effect in this mode; write shunt.loadBalancing"
-        ]
-    );
-}
-
-#[test]
-fn beside_a_file_only_some_flags_count() {
-    let given = flags(&[
-        ("hostname-override", "other"),
-        ("cluster-cidr", "10.0.0.0/8"),
-        ("healthz-port", "0"),
-        ("v", "2"),
-        ("logging-format", "json"),
-        ("master", "https://192.0.2.1"),
-        ("hostname-override", ""),
-    ]);
-    let text = format!("{HEAD}hostnameOverride: node-1\nlogging: {{verbosity: 9}}\n");
-    let file = (Path::new("config.conf"), text.as_bytes());
-    let Loaded { config, problems, .. } = load(Some(file), &given).unwrap();
-    let expected = Config {
-        hostname_override: Some("other".into()),
-        master: Some("https://192.0.2.1".into()),
-        verbosity: 2,
-        log_format: LogFormat::Json,
-        ..defaults()
-    };
-    assert_eq!(config, expected);
-    assert_eq!(
-        texts(&problems),
-        [
-            "--cluster-cidr = 10.0.0.0/8: has no effect with --config; write clusterCIDR into \
-             the file",
-            "--healthz-port = 0: has no effect with --config; write healthzBindAddress into \
-             the file",
         ]
     );
 }

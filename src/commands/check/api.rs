@@ -165,7 +165,7 @@ mod tests {
     use shunt_core::model::{Change, Dirty, Node, Store};
     use shunt_core::plan::Options;
 
-    use super::super::Outcome::{self, Fail, Ok as Good, Skip, Warn};
+    use super::super::Outcome::{self, Fail, Ok as Good, Skip};
     use super::*;
 
     fn node_context(has_node: bool) -> NodeContext {
@@ -222,31 +222,5 @@ mod tests {
             *pod_variable = Some("10.0.0.1".to_owned());
         }
         assert_eq!(results(&silent, false), [Fail, Skip, Fail, Skip]);
-    }
-
-    #[test]
-    fn missing_permission_is_named_by_its_rule() {
-        let forbidden = |kind| {
-            let rule = format!("{{resources: [{kind}]}}");
-            (kind, Refused::Forbidden { message: "no".to_owned(), rule })
-        };
-        let slices = asked("192.0.2.10", vec![forbidden(Kind::EndpointSlice)]);
-        assert_eq!(results(&slices, true), [Good, Fail, Good, Good]);
-        let line = &judge(&slices, &node_context(true))[1];
-        assert!(line.remedy.as_deref().is_some_and(|it| it.contains("[EndpointSlice]")));
-        let node = asked("192.0.2.10", vec![forbidden(Kind::Node)]);
-        assert_eq!(results(&node, false), [Good, Fail, Good, Skip]);
-        let service_cidrs = asked("192.0.2.10", vec![forbidden(Kind::ServiceCidr)]);
-        assert_eq!(results(&service_cidrs, true), [Good, Warn, Good, Good]);
-    }
-
-    #[test]
-    fn missing_node_is_a_warning() {
-        assert_eq!(results(&asked("192.0.2.10", Vec::new()), false), [Good, Good, Good, Warn]);
-        assert_eq!(results(&Api::NotAsked("no kubeconfig".to_owned()), false), [Skip; 4]);
-        assert_eq!(
-            results(&Api::Unusable("no such file".to_owned()), false),
-            [Fail, Skip, Skip, Skip]
-        );
     }
 }

@@ -12,11 +12,12 @@ use crate::agent::settings::{Effective, Unusable, load};
 use crate::agent::sources::runtime;
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Arguments, Check, Format};
+use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::serve::query::Selection;
 use crate::serve::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
-use crate::source::manifests::{self, Locations};
+use crate::source::manifests::Locations;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
@@ -110,10 +111,8 @@ fn objects(
 ) -> Result<(Api, Vec<Change>), Failure> {
     let manifests = &arguments.run.manifests;
     if !manifests.is_empty() {
-        let round = manifests::load(manifests, &effective.node_name, &Locations::default())
-            .context("cannot read the manifests")?;
-        round.problems.iter().for_each(|problem| problem.log());
-        return Ok((Api::NotAsked("objects come from --manifests".to_owned()), round.changes));
+        let changes = read_manifests(manifests, &effective.node_name, &Locations::default())?;
+        return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
     }
     let access = Access {
         kubeconfig: effective.config.kubeconfig.clone(),

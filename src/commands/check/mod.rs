@@ -1,7 +1,7 @@
 //! `shunt check`: whether a node, its kernel and its cluster fit, before shunt runs there.
 //!
-//! Owns: one file per subject. Each gathers facts in the network namespace of this thread, and
-//! judges them by a pure function that tests can feed. The result is a list of [`Line`]s.
+//! Owns: one file per subject, which looks at the network namespace of this thread. The result is a
+//! list of [`Line`]s.
 //!
 //! Guarantees: it changes nothing that stays. For a moment there are dormant tables named
 //! `shunt-check-…`, which [`crate::dataplane`]'s probe creates and deletes. The kernel may load
@@ -180,12 +180,11 @@ pub fn check(inputs: Inputs) -> Report {
     let others = others::Facts::gather(&links);
 
     let mut lines = vec![configuration::judge(settings.is_some(), &problems)];
-    let privileges = privileges::Facts::gather(links.clone());
-    lines.extend(privileges::judge(&privileges));
+    lines.extend(privileges::check(&links));
     lines.extend(kernel::judge(&kernel::Facts::gather(&node_context, families, own_tables)));
     lines.extend(others::judge(&others));
     lines.push(forward_policy::judge(&forward_policy::Facts::gather()));
-    lines.extend(routing::judge(&routing::Facts::gather(links.clone(), &node_context)));
+    lines.extend(routing::check(&links, &node_context));
     let Some(settings) = settings else {
         let names = ports::NAMES.iter().chain(&conntrack::NAMES).chain(&api::NAMES);
         let names =
@@ -200,15 +199,14 @@ pub fn check(inputs: Inputs) -> Report {
     let has_node = store.last_known_node().is_some();
     lines.push(match addresses_error {
         Some(error) => Line::skip(node_ports::NAME, format!("the addresses are unknown: {error}")),
-        None => node_ports::judge(&node_ports::Facts {
-            node_context: &node_context,
+        None => node_ports::judge(
+            &node_context,
             has_node,
-            kube_proxy: others.kube_proxy.as_ref().ok(),
-            localhost_node_ports: settings.localhost_node_ports,
-        }),
+            others.kube_proxy.as_ref().ok(),
+            settings.localhost_node_ports,
+        ),
     });
-    let listeners = node_port_listeners::Facts::gather(&store, &node_context, &others);
-    lines.push(node_port_listeners::judge(&listeners));
+    lines.push(node_port_listeners::check(&store, &node_context, &others));
     lines.push(local_traffic::judge(&node_context, has_node, links.as_deref().unwrap_or(&[])));
     Report(lines)
 }

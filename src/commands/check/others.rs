@@ -124,7 +124,7 @@ fn plugins(facts: &Facts) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome::{Ok as Good, Skip, Warn};
+    use super::super::Outcome::{Ok as Good, Warn};
     use super::*;
 
     fn facts(interfaces: &[&str]) -> Facts {
@@ -146,26 +146,5 @@ mod tests {
             assert_eq!(line.result, result, "{interfaces:?}");
             assert!(line.text.contains(part), "{interfaces:?}: {}", line.text);
         }
-    }
-
-    #[test]
-    fn kube_proxy_and_other_agents_are_warnings() {
-        assert_eq!(judge(&facts(&[])).map(|line| line.result), [Good; 3]);
-        let found = Found { processes: vec![7], nftables_tables: 2, ..Found::default() };
-        let both = Facts { kube_proxy: Ok(found), agent: Ok(Some(8)), ..facts(&[]) };
-        let [kube_proxy, agent, _] = judge(&both);
-        assert_eq!((kube_proxy.result, agent.result), (Warn, Warn));
-        assert_eq!(kube_proxy.text, "found a running process (7), 2 nftables tables");
-        assert!(kube_proxy.remedy.is_some_and(|remedy| remedy.starts_with("stop it")));
-        assert!(agent.text.contains("(process 8)"));
-        let leftovers = Found { ipvs_interface: true, ..Found::default() };
-        let leftovers = judge(&Facts { kube_proxy: Ok(leftovers), ..facts(&[]) });
-        assert!(leftovers[0].remedy.as_deref().is_some_and(|it| it.starts_with("if kube-proxy")));
-        let unknown = Facts {
-            kube_proxy: Err("EPERM".to_owned()),
-            agent: Err("EPERM".to_owned()),
-            ..facts(&[])
-        };
-        assert_eq!(judge(&unknown).map(|line| line.result), [Skip, Skip, Good]);
     }
 }

@@ -14,31 +14,12 @@ const ALL_USERS: &str = "4294967295";
 /// The kernel registers this sysctl in the machine's first network namespace only.
 const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
 
-/// What this process may do, and where it is.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// CAP_NET_ADMIN is in the effective set.
-    has_net_admin: bool,
-    /// nf_tables answers, for which it asks for CAP_NET_ADMIN over the network namespace.
-    is_permitted: bool,
-    is_first_user_namespace: bool,
-    wmem_max: Option<u64>,
-    is_first_network_namespace: bool,
-    links: Result<Vec<Link>, String>,
-}
-
-impl Facts {
-    pub(super) fn gather(links: Result<Vec<Link>, String>) -> Facts {
-        let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Facts {
-            has_net_admin: has_capability(&read("/proc/thread-self/status"), CAP_NET_ADMIN),
-            is_permitted: super::kernel::is_permitted(),
-            is_first_user_namespace: read("/proc/thread-self/uid_map").contains(ALL_USERS),
-            wmem_max: read("/proc/sys/net/core/wmem_max").trim().parse().ok(),
-            is_first_network_namespace: Path::new(OF_FIRST_NAMESPACE).exists(),
-            links,
-        }
-    }
+pub(super) fn check(links: &Result<Vec<Link>, String>) -> [Line; 3] {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let has_net_admin = has_capability(&status, CAP_NET_ADMIN);
+    // nf_tables asks for the capability over the network namespace.
+    let is_permitted = super::kernel::is_permitted();
+    [capabilities(has_net_admin, is_permitted), user_namespace(), network_namespace(links)]
 }
 
 fn has_capability(status: &str, bit: u32) -> bool {
@@ -47,13 +28,9 @@ fn has_capability(status: &str, bit: u32) -> bool {
     set.is_some_and(|set| set & (1 << bit) != 0)
 }
 
-pub(super) fn judge(facts: &Facts) -> [Line; 3] {
-    [capabilities(facts), user_namespace(facts), network_namespace(facts)]
-}
-
-fn capabilities(facts: &Facts) -> Line {
+fn capabilities(has_net_admin: bool, is_permitted: bool) -> Line {
     const NAME: &str = "capabilities";
-    match (facts.has_net_admin, facts.is_permitted) {
+    match (has_net_admin, is_permitted) {
         (false, _) => Line::fail(
             NAME,
             "CAP_NET_ADMIN is missing",
@@ -68,12 +45,16 @@ fn capabilities(facts: &Facts) -> Line {
     }
 }
 
-fn user_namespace(facts: &Facts) -> Line {
+fn user_namespace() -> Line {
     const NAME: &str = "user-namespace";
-    if facts.is_first_user_namespace {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    if read("/proc/thread-self/uid_map").contains(ALL_USERS) {
         return Line::ok(NAME, "the machine's first");
     }
-    let limit = facts.wmem_max.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
+    let limit = match read("/proc/sys/net/core/wmem_max").trim() {
+        "" => String::new(),
+        bytes => format!(" ({bytes} bytes)"),
+    };
     Line::warn(
         NAME,
         format!(
@@ -84,12 +65,12 @@ fn user_namespace(facts: &Facts) -> Line {
     )
 }
 
-fn network_namespace(facts: &Facts) -> Line {
+fn network_namespace(links: &Result<Vec<Link>, String>) -> Line {
     const NAME: &str = "network-namespace";
-    if facts.is_first_network_namespace {
+    if Path::new(OF_FIRST_NAMESPACE).exists() {
         return Line::ok(NAME, "the machine's first");
     }
-    let links = match &facts.links {
+    let links = match links {
         Ok(links) => links,
         Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
     };
@@ -113,47 +94,12 @@ fn network_namespace(facts: &Facts) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Outcome, link};
+    use super::super::Outcome;
     use super::*;
 
-    fn node() -> Facts {
-        Facts {
-            has_net_admin: true,
-            is_permitted: true,
-            is_first_user_namespace: true,
-            wmem_max: Some(212_992),
-            is_first_network_namespace: true,
-            links: Ok(Vec::new()),
-        }
-    }
-
-    fn results(facts: &Facts) -> [Outcome; 3] {
-        judge(facts).map(|line| line.result)
-    }
-
     #[test]
-    fn missing_capability_fails() {
-        use Outcome::{Fail, Ok, Warn};
-        assert_eq!(results(&node()), [Ok, Ok, Ok]);
-        assert_eq!(results(&Facts { has_net_admin: false, ..node() }), [Fail, Ok, Ok]);
-        assert_eq!(results(&Facts { is_permitted: false, ..node() }), [Fail, Ok, Ok]);
-        let facts = Facts { is_first_user_namespace: false, ..node() };
-        assert_eq!(results(&facts), [Ok, Warn, Ok]);
-        assert!(judge(&facts)[1].text.contains("212992 bytes"));
-    }
-
-    #[test]
-    fn namespace_of_a_pod_is_suspected_by_its_only_veth() {
-        let veth = |name| Link { peer_namespace: Some(1), ..link(2, name, "veth") };
-        let (lo, eth0) = (link(1, "lo", ""), veth("eth0"));
-        let result = |links: &[&Link]| {
-            let links = Ok(links.iter().map(|link| (*link).clone()).collect());
-            results(&Facts { is_first_network_namespace: false, links, ..node() })[2]
-        };
-        assert_eq!(result(&[&lo, &eth0]), Outcome::Warn);
-        assert_eq!(result(&[&lo, &eth0, &veth("veth1")]), Outcome::Ok);
-        assert_eq!(result(&[&lo, &link(2, "eth0", "")]), Outcome::Ok);
-        assert_eq!(result(&[&lo]), Outcome::Ok);
+    fn capability_over_another_network_namespace_fails() {
+        assert_eq!(capabilities(true, false).result, Outcome::Fail);
     }
 
     #[test]

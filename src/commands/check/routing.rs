@@ -9,43 +9,24 @@ use shunt_core::plan::{DetectLocal, NodeContext};
 
 use super::{Line, some_of};
 
-/// Settings of the node's routing.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    /// `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`; `None` for an unreadable one.
-    forwards: [Option<bool>; 2],
-    /// Pods have IPv6 addresses, as far as is known.
-    has_v6_pods: bool,
-    /// Interfaces with a strict reverse path filter.
-    strict: Vec<String>,
-    /// Bridges with veth interfaces.
-    bridges: Result<Vec<String>, String>,
-    /// `net.bridge.bridge-nf-call-iptables`; `None` without br_netfilter.
-    filters_bridged: Option<bool>,
-}
-
-impl Facts {
-    pub(super) fn gather(links: Result<Vec<Link>, String>, node_context: &NodeContext) -> Facts {
-        let is_on = |file: &str| -> Option<bool> {
-            let value = fs::read_to_string(format!("/proc/sys/net/{file}")).ok()?;
-            Some(value.trim() == "1")
-        };
-        let detected = match &node_context.options.detect_local {
-            DetectLocal::ClusterCidr(nets) => nets.as_slice(),
-            _ => &[],
-        };
-        let of_node = node_context.node.iter().flat_map(|node| &node.pod_cidrs);
-        Facts {
-            forwards: [is_on("ipv4/ip_forward"), is_on("ipv6/conf/all/forwarding")],
-            has_v6_pods: detected
-                .iter()
-                .chain(of_node)
-                .any(|net| Family::of_net(net) == Family::V6),
-            strict: strict(),
-            bridges: links.map(|links| bridges(&links)),
-            filters_bridged: is_on("bridge/bridge-nf-call-iptables"),
-        }
-    }
+pub(super) fn check(links: &Result<Vec<Link>, String>, node_context: &NodeContext) -> [Line; 3] {
+    let is_on = |file: &str| -> Option<bool> {
+        let value = fs::read_to_string(format!("/proc/sys/net/{file}")).ok()?;
+        Some(value.trim() == "1")
+    };
+    let detected = match &node_context.options.detect_local {
+        DetectLocal::ClusterCidr(nets) => nets.as_slice(),
+        _ => &[],
+    };
+    let of_node = node_context.node.iter().flat_map(|node| &node.pod_cidrs);
+    let has_v6_pods = detected.iter().chain(of_node).any(|net| Family::of_net(net) == Family::V6);
+    let v6 = is_on("ipv6/conf/all/forwarding").filter(|_| has_v6_pods);
+    let bridges = links.as_ref().map(|links| bridges(links));
+    [
+        forwarding(is_on("ipv4/ip_forward"), v6),
+        reverse_path_filter(&strict()),
+        bridge_netfilter(bridges, is_on("bridge/bridge-nf-call-iptables")),
+    ]
 }
 
 /// Returns the interfaces with a strict reverse path filter. The larger of the values for all
@@ -76,16 +57,11 @@ fn bridges(links: &[Link]) -> Vec<String> {
     links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
 }
 
-pub(super) fn judge(facts: &Facts) -> [Line; 3] {
-    [forwarding(facts), reverse_path_filter(facts), bridge_netfilter(facts)]
-}
-
-fn forwarding(facts: &Facts) -> Line {
+/// `None` is a sysctl that cannot be read, or that of a family without pods.
+fn forwarding(v4: Option<bool>, v6: Option<bool>) -> Line {
     const NAME: &str = "ip-forwarding";
     let sysctls = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
-    let [v4, v6] = facts.forwards;
-    let needed = [v4, v6.filter(|_| facts.has_v6_pods)];
-    let off: Vec<&str> = needed
+    let off: Vec<&str> = [v4, v6]
         .into_iter()
         .zip(sysctls)
         .filter(|(on, _)| *on == Some(false))
@@ -105,28 +81,29 @@ fn forwarding(facts: &Facts) -> Line {
     }
 }
 
-fn reverse_path_filter(facts: &Facts) -> Line {
+fn reverse_path_filter(strict: &[String]) -> Line {
     const NAME: &str = "rp-filter";
-    match facts.strict.is_empty() {
+    match strict.is_empty() {
         true => Line::ok(NAME, "strict on no interface"),
         false => Line::ok(
             NAME,
             format!(
                 "strict on {}: there the kernel drops IPv4 packets whose route back leads through \
                  another interface",
-                some_of(&facts.strict)
+                some_of(strict)
             ),
         ),
     }
 }
 
-fn bridge_netfilter(facts: &Facts) -> Line {
+/// `filters` is `net.bridge.bridge-nf-call-iptables`; `None` without br_netfilter.
+fn bridge_netfilter(bridges: Result<Vec<String>, &String>, filters: Option<bool>) -> Line {
     const NAME: &str = "bridge-netfilter";
-    let bridges = match &facts.bridges {
+    let bridges = match bridges {
         Ok(bridges) => bridges,
         Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
     };
-    let why = match facts.filters_bridged {
+    let why = match filters {
         _ if bridges.is_empty() => {
             return Line::ok(NAME, "not needed: no bridge has veth interfaces");
         }
@@ -151,35 +128,9 @@ fn bridge_netfilter(facts: &Facts) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome::{self, Ok as Good, Skip, Warn};
+    use super::super::Outcome::{Ok as Good, Warn};
     use super::super::link;
     use super::*;
-
-    fn facts() -> Facts {
-        Facts {
-            forwards: [Some(true), Some(false)],
-            has_v6_pods: false,
-            strict: Vec::new(),
-            bridges: Ok(Vec::new()),
-            filters_bridged: None,
-        }
-    }
-
-    fn results(facts: &Facts) -> [Outcome; 3] {
-        judge(facts).map(|line| line.result)
-    }
-
-    #[test]
-    fn forwarding_counts_for_families_of_pods() {
-        assert_eq!(results(&facts()), [Good; 3]);
-        let v6 = Facts { has_v6_pods: true, ..facts() };
-        assert_eq!(results(&v6), [Warn, Good, Good]);
-        assert!(judge(&v6)[0].text.starts_with("net.ipv6.conf.all.forwarding is 0"));
-        let off = Facts { forwards: [Some(false), None], has_v6_pods: true, ..facts() };
-        assert!(judge(&off)[0].text.starts_with("net.ipv4.ip_forward is 0"));
-        let unknown = Facts { forwards: [None, None], ..facts() };
-        assert_eq!(results(&unknown)[0], Skip);
-    }
 
     #[test]
     fn bridge_needs_br_netfilter_if_it_has_veth_interfaces() {
@@ -194,15 +145,8 @@ mod tests {
         let bridges = bridges(&links);
         assert_eq!(bridges, ["cni0"]);
         for (filters_bridged, result) in [(None, Warn), (Some(false), Warn), (Some(true), Good)] {
-            let facts = Facts { bridges: Ok(bridges.clone()), filters_bridged, ..facts() };
-            assert_eq!(results(&facts)[2], result, "{filters_bridged:?}");
+            let line = bridge_netfilter(Ok(bridges.clone()), filters_bridged);
+            assert_eq!(line.result, result, "{filters_bridged:?}");
         }
-    }
-
-    #[test]
-    fn strict_reverse_path_filter_is_a_note() {
-        let strict = Facts { strict: vec!["eth0".to_owned()], ..facts() };
-        assert_eq!(results(&strict), [Good; 3]);
-        assert!(judge(&strict)[1].text.starts_with("strict on eth0"));
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use nfnetlink::conntrack::Conntrack;
 use nfnetlink::nft::Socket;
-use shunt_core::model::{Dirty, Family, ObjectName, Store};
+use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
 use super::{
@@ -19,12 +19,13 @@ use super::{
 use crate::agent::settings::effective;
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Services as Arguments, ServicesOutput};
+use crate::commands::objects::planned;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::presence::Peer;
 use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
-use crate::source::manifests::{self, Locations};
+use crate::source::manifests::Locations;
 
 /// The number of pictures until the objects and the kernel agree: a sync may come between the two.
 const ATTEMPTS: usize = 3;
@@ -188,15 +189,7 @@ fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
 
 fn of_manifests(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
     let settings = effective(&arguments.settings, &arguments.logging)?;
-    let round = manifests::load(&arguments.manifests, &settings.node_name, &Locations::default())
-        .context("cannot read the manifests")?;
-    round.problems.iter().for_each(|problem| problem.log());
-    let (mut store, mut dirty) = (Store::new(), Dirty::default());
-    for change in round.changes {
-        store.apply(change, &mut dirty);
-    }
-    let mut desired = Desired::new(settings.options(), &settings.node_name);
-    desired.update(&store, &dirty);
+    let (store, desired) = planned(&arguments.manifests, &settings, &Locations::default())?;
     let sources = Sources { store: &store, desired: &desired, agent: None, last_changes: &[] };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
     picture.sort(arguments.sort);

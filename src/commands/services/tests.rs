@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use shunt_core::model::{
     Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
     Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
-use shunt_core::plan::{ChainName, Desired, FrontendKey, Options, Pools};
+use shunt_core::plan::{Desired, FrontendKey, Options, Pools};
 
 use super::{Columns, Kernel, Selected, Sources, differing, picture};
 use crate::dataplane::LastChange;
@@ -210,49 +210,4 @@ fn counter_that_is_smaller_than_before_counts_from_zero() {
     };
     assert_eq!(rate(10, 13), Some(6.0));
     assert_eq!(rate(10, 3), Some(6.0));
-}
-
-#[test]
-fn frontend_whose_verdict_is_another_differs() {
-    let (store, desired) = cluster();
-    let sources =
-        Sources { store: &store, desired: &desired, agent: None, last_changes: Default::default() };
-    let planned = || verdicts(&desired, 0, 0);
-    let state = |verdicts: &Verdicts| {
-        let differing = differing(sources, &Selected::All, verdicts);
-        let kernel =
-            Kernel { verdicts: Some(verdicts), differing: Some(&differing), ..Kernel::default() };
-        let picture = picture(sources, kernel, &Selected::All, Vec::new());
-        let states = picture.services[0].frontends.iter().map(|it| it.state.to_string());
-        states.collect::<Vec<_>>()
-    };
-    assert_eq!(state(&planned()), ["ok", "ok"]);
-    let mut changed = planned();
-    let reject = Some(shunt_core::plan::Value::Goto(ChainName::Reject));
-    changed.entry(VIP).or_default().short_circuit.value = reject;
-    assert_eq!(state(&changed), ["ok", "kernel-differs"]);
-    let mut changed = planned();
-    changed.remove(&VIP);
-    assert_eq!(state(&changed), ["ok", "not-in-kernel"]);
-}
-
-#[test]
-fn only_selected_services_are_in_the_picture() {
-    let (store, desired) = cluster();
-    let sources =
-        Sources { store: &store, desired: &desired, agent: None, last_changes: Default::default() };
-    let shown = |selected: &Selected| {
-        let picture = picture(sources, Kernel::default(), selected, Vec::new());
-        let json = serde_json::to_value(&picture).expect("JSON");
-        let names = |list: &Value| {
-            let list = list.as_array().into_iter().flatten();
-            list.filter_map(|it| it["name"].as_str().map(str::to_owned)).collect::<Vec<_>>()
-        };
-        [names(&json["services"]), names(&json["ignored"])].concat()
-    };
-    assert_eq!(shown(&Selected::All), ["checkout", "other"]);
-    assert_eq!(shown(&Selected::Namespace("shop".into())), ["checkout", "other"]);
-    assert!(shown(&Selected::Namespace("default".into())).is_empty());
-    let other = ObjectName::new("shop", "other");
-    assert_eq!(shown(&Selected::Service(other)), ["other"]);
 }

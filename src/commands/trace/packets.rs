@@ -277,10 +277,6 @@ mod tests {
         }
     }
 
-    fn dropped(event: TraceEvent) -> TraceEvent {
-        TraceEvent { verdict: Verdict::Drop, ..event }
-    }
-
     /// Returns packets with one that has begun.
     fn begun(now: Instant) -> Packets {
         let mut packets = Packets::new(true);
@@ -302,20 +298,6 @@ mod tests {
         assert_eq!(finished.len(), 1, "{packets:?}");
         assert_eq!(packets.next_due(), None);
         finished.remove(0)
-    }
-
-    #[test]
-    fn answered_packet_is_delivered_at_once() {
-        let now = Instant::now();
-        let mut packets = gone(now);
-        assert_eq!(packets.finished(now), []);
-        let reply = header(ENDPOINT, "192.0.2.1:9");
-        packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
-        let (packet, outcome) = only(&mut packets, now);
-        assert_eq!(outcome, Outcome::Delivered);
-        assert!(packet.is_translated() && packet.reply.is_some());
-        assert_eq!(packet.last, header("192.0.2.1:9", ENDPOINT));
-        assert_eq!((packet.input, packet.output, packet.steps.len()), (Some(3), Some(4), 1));
     }
 
     #[test]
@@ -356,27 +338,6 @@ mod tests {
     }
 
     #[test]
-    fn dropped_packet_names_the_rule() {
-        let now = Instant::now();
-        let mut packets = begun(now);
-        packets.take(&dropped(event(7, "filter", "FORWARD", None)), now);
-        let (_, outcome) = only(&mut packets, now);
-        let Outcome::Dropped(step) = outcome else { panic!("{outcome:?}") };
-        assert_eq!((&step.table[..], &step.chain[..]), ("filter", "FORWARD"));
-    }
-
-    #[test]
-    fn dropped_reply_is_noted() {
-        let now = Instant::now();
-        let mut packets = gone(now);
-        let reply = header(ENDPOINT, "192.0.2.1:9");
-        packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
-        packets.take(&dropped(event(8, "filter", "FORWARD", None)), now);
-        let (packet, _) = only(&mut packets, now);
-        assert!(packet.reply.is_some_and(|reply| reply.dropped.is_some()));
-    }
-
-    #[test]
     fn packet_without_an_end_is_lost_where_it_was_seen_last() {
         let now = Instant::now();
         let mut packets = begun(now);
@@ -387,29 +348,5 @@ mod tests {
         packets.take(&event(7, TABLE, "forward", None), now);
         let (_, outcome) = only(&mut packets, now + QUIET);
         assert_eq!(outcome, Outcome::Lost { in_forward: true });
-    }
-
-    #[test]
-    fn packet_to_the_node_itself_keeps_its_way_over_loopback() {
-        let now = Instant::now();
-        let mut packets = Packets::new(true);
-        let translated = Some(header(CLIENT, ENDPOINT));
-        packets.take(&event(7, TABLE, "from-node", Some(header(CLIENT, FRONTEND))), now);
-        packets.take(&event(7, TABLE, "leave", translated), now);
-        packets.take(&event(9, TABLE, "before-routing", translated), now);
-        packets.take(&dropped(event(9, "filter", "INPUT", translated)), now);
-        assert!(matches!(only(&mut packets, now).1, Outcome::Dropped(_)));
-    }
-
-    #[test]
-    fn events_of_other_packets_are_ignored() {
-        let now = Instant::now();
-        let mut packets = begun(now);
-        let other = Some(header("192.0.2.9:1", FRONTEND));
-        packets.take(&event(1, "filter", "FORWARD", other), now);
-        packets.take(&event(2, "filter", "FORWARD", None), now);
-        packets.take(&event(3, TABLE, "reply-from-outside", other), now);
-        let (packet, _) = only(&mut packets, now + QUIET);
-        assert_eq!((packet.steps.len(), packet.reply), (0, None));
     }
 }

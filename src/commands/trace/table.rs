@@ -280,21 +280,6 @@ mod tests {
         found.map(|table| (table.flags, table.owner))
     }
 
-    #[test]
-    fn table_goes_with_its_socket() {
-        let namespace = Namespace::new();
-        for (to, family) in [("10.96.0.10:80", Family::Ip), ("[fd00::a]:80", Family::Ip6)] {
-            let mut socket = namespace.open();
-            create(&mut socket, &target(to), 1, true).expect("a table");
-            assert_eq!(table(&namespace, family), Some((TABLE_OWNER, Some(socket.port()))));
-            let second = create(&mut namespace.open(), &target(to), 1, true);
-            assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
-            assert!(matches!(remove_orphans(&mut namespace.open()), Ok(0)));
-            drop(socket);
-            assert_eq!(table(&namespace, family), None);
-        }
-    }
-
     /// Before Linux 5.12, a table has no owner.
     #[test]
     fn plain_table_of_a_killed_command_is_replaced_and_removed() {

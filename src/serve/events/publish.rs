@@ -424,17 +424,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_with_a_cause_on_one_node_comes_from_this_node() {
-        let server = Arc::new(Server::default());
-        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
-        let unbound = Notice { scope: Scope::Node, ..conflict("web") };
-        publish_from(&server, "another", &nodes, [conflict("other"), unbound]).await;
-        let events = server.regarding("Service");
-        assert_eq!(events.len(), 1);
-        assert_eq!(events[0]["regarding"]["name"], "web");
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_rejected_event_does_not_silence_the_next() {
         for code in [400, 403, 404, 413, 422] {
             let server = Arc::new(Server::default());

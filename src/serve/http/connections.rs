@@ -288,52 +288,10 @@ mod tests {
     }
 
     #[test]
-    fn the_source_with_the_most_connections_makes_room_for_others() {
-        let pool = connections(4, 3, 1000);
-        let mut slots = vec![pool.enter(from(1))];
-        slots.extend((0..3).map(|_| pool.enter(from(2))));
-        slots.push(pool.enter(from(3)));
-        assert_eq!(open(&slots), [true, false, true, true, true]);
-        slots.push(pool.enter(from(4)));
-        assert_eq!(open(&slots), [true, false, false, true, true, true]);
-        // All have one each: the oldest goes.
-        slots.push(pool.enter(from(5)));
-        assert_eq!(open(&slots), [false, false, false, true, true, true, true]);
-    }
-
-    #[test]
     fn a_network_of_ipv6_is_one_source_and_mapped_ipv4_is_ipv4() {
         let of = |address: &str| aggregated(address.parse().expect("an address"));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), from(1));
-    }
-
-    #[test]
-    fn unread_answers_are_bounded() {
-        let pool = connections(10, 10, 250);
-        let slots: Vec<Arc<Slot>> = [1, 2, 2, 3].map(|host| pool.enter(from(host))).into();
-        let answer = |slot: &Arc<Slot>| slot.answer("x".repeat(100).into());
-        let mut answers: Vec<Bytes> = slots[..3].iter().map(answer).collect();
-        // Of the source with two, the older one.
-        assert_eq!(open(&slots), [true, false, true, true]);
-        assert_eq!(pool.lock().unread(), 200);
-        drop(answers.remove(0));
-        assert_eq!(pool.lock().unread(), 100);
-        answers.push(answer(&slots[3]));
-        assert_eq!(open(&slots), [true, false, true, true]);
-        // One answer may be larger than all may be.
-        drop(answers);
-        let _large = slots[0].answer("x".repeat(300).into());
-        assert!(!slots[0].is_closed());
-        assert_eq!(pool.lock().unread(), 300);
-    }
-
-    #[test]
-    fn room_is_made_as_long_as_there_are_connections() {
-        let pool = connections(10, 10, 1000);
-        let slots: Vec<Arc<Slot>> = [1, 2].map(|host| pool.enter(from(host))).into();
-        assert!(pool.make_room() && pool.make_room() && !pool.make_room());
-        assert_eq!(open(&slots), [false, false]);
     }
 }

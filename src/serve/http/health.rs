@@ -10,7 +10,7 @@ use shunt_core::model::Family;
 use tokio::sync::watch;
 
 use super::connections::Connections;
-use super::protocol::{Answer, Handler, RETRY};
+use super::protocol::{Answer, Handler};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::serve::metrics::{Metrics, Probe};
 
@@ -118,7 +118,7 @@ pub async fn serve_health(
     on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
     let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
-    let server = Server { purpose, field, retry: RETRY, connections, on_port };
+    let server = Server { purpose, field, connections, on_port };
     server.serve(bind, handler(health, metrics)).await
 }
 
@@ -137,15 +137,7 @@ fn handler(health: HealthSource, metrics: Metrics) -> Handler {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, PoisonError};
-
-    use tokio::io::AsyncWriteExt;
-    use tokio::net::{TcpListener, TcpStream};
-
-    use super::super::connections::Limits;
-    use super::super::protocol::{self, ask, get};
     use super::*;
-    use crate::serve::metrics::Format;
 
     fn fresh() -> Health {
         Health {
@@ -156,51 +148,6 @@ mod tests {
             node_eligible: true,
             families: Family::ALL.to_vec(),
         }
-    }
-
-    #[tokio::test]
-    async fn the_state_is_served_and_slow_clients_do_not_stop_it() {
-        let state = Arc::new(Mutex::new(Health { last_updated: None, ..fresh() }));
-        let shown = state.clone();
-        let source: HealthSource =
-            Arc::new(move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        let metrics = Metrics::new(&Family::ALL);
-        let handler = handler(source, metrics.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let limits = Limits { connections: 2, ..Limits::default() };
-        let connections = Connections::new(limits);
-        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
-
-        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
-        *state.lock().expect("a lock") = fresh();
-        let answer = get(address, "/livez").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        assert!(answer.contains("Content-Type: application/json\r\n"), "{answer}");
-        assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
-        let answer = ask(address, "HEAD /livez", "").await;
-        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
-        let answer = get(address, "/other").await;
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        assert!(answer.ends_with("\r\n\r\n404 page not found\n"), "{answer}");
-        let answer = ask(address, "POST /healthz", "Content-Length: 0\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
-        assert!(answer.contains("Allow: GET, HEAD\r\n"), "{answer}");
-        let scraped = metrics.exposition(Format::Text);
-        for counted in [
-            "kubeproxy_proxy_healthz_total{code=\"503\"} 1\n",
-            "kubeproxy_proxy_livez_total{code=\"200\"} 2\n",
-        ] {
-            assert!(scraped.contains(counted), "{counted}{scraped}");
-        }
-
-        let mut slow = Vec::new();
-        for _ in 0..20 {
-            let mut stream = TcpStream::connect(address).await.expect("the kernel's queue");
-            stream.write_all(b"GET /healthz HT").await.expect("room in the buffer");
-            slow.push(stream);
-        }
-        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200 "));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use hyper::header::{ACCEPT, HeaderMap};
 use tokio::sync::watch;
 
 use super::connections::Connections;
-use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
+use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, Page, SharedPage};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::serve::metrics::{Format, Metrics};
 
@@ -27,7 +27,7 @@ pub async fn serve_metrics(
     on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
     let (purpose, field) = ("metrics", "metricsBindAddress");
-    let server = Server { purpose, field, retry: RETRY, connections, on_port };
+    let server = Server { purpose, field, connections, on_port };
     server.serve(bind, handler(metrics, configz)).await
 }
 
@@ -107,9 +107,7 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protocol::{self, ask, get};
     use super::*;
-    use shunt_core::model::Family;
 
     #[test]
     fn clients_get_the_format_that_they_ask_for() {
@@ -137,40 +135,5 @@ mod tests {
         ] {
             assert_eq!(negotiate(accept.split(',')), expected, "{accept}");
         }
-    }
-
-    #[tokio::test]
-    async fn the_pages_are_kube_proxys() {
-        let metrics = Metrics::new(&Family::ALL);
-        let listener = protocol::listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
-        let address = listener.local_addr().expect("an address");
-        let (_configz, shown) = watch::channel("{}".to_owned());
-        let handler = handler(metrics, shown);
-        let connections = Connections::default();
-        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
-        for (path, content_type, body) in [
-            ("/healthz", PLAIN_TEXT, "ok"),
-            ("/healthz/ping", PLAIN_TEXT, "ok"),
-            ("/proxyMode", PLAIN_TEXT, "nftables"),
-            ("/configz", JSON, "{}"),
-        ] {
-            let answer = get(address, path).await;
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-            assert!(answer.contains(&format!("Content-Type: {content_type}\r\n")), "{answer}");
-            assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
-            assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
-        }
-        let answer = get(address, "/metrics").await;
-        assert!(answer.contains(&format!("Content-Type: {TEXT}\r\n")), "{answer}");
-        assert!(answer.contains("\nshunt_commits_total 0\n"), "{answer}");
-        let accept = "Accept: application/openmetrics-text\r\n";
-        let answer = ask(address, "GET /metrics", accept).await;
-        assert!(answer.contains(&format!("Content-Type: {OPEN_METRICS}\r\n")), "{answer}");
-        assert!(answer.ends_with("# EOF\n"), "{answer}");
-        let answer = get(address, "/metrics/slis").await;
-        let counted =
-            "kubernetes_healthchecks_total{name=\"ping\",type=\"healthz\",status=\"success\"} 2";
-        assert!(answer.contains(counted), "{answer}");
-        assert!(get(address, "/debug/pprof/").await.starts_with("HTTP/1.1 404 "));
     }
 }

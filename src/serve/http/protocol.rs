@@ -336,15 +336,9 @@ fn respond(answer: Answer, client: &Arc<Slot>) -> Response<Full<Bytes>> {
     response
 }
 
-/// Returns the answer to `GET path`, for tests.
-#[cfg(test)]
-pub(super) async fn get(address: SocketAddr, path: &str) -> String {
-    ask(address, &format!("GET {path}"), "").await
-}
-
 /// Returns the answer to a request with further header lines, for tests.
 #[cfg(test)]
-pub(super) async fn ask(address: SocketAddr, what: &str, headers: &str) -> String {
+async fn ask(address: SocketAddr, what: &str, headers: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     let mut stream = TcpStream::connect(address).await.expect("a listener");
@@ -371,6 +365,20 @@ mod tests {
         let handler: Handler = Arc::new(|_, _| None);
         let error = accept(&listener, handler, &Connections::default()).await;
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[tokio::test]
+    async fn only_get_and_head_are_answered() {
+        let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let handler: Handler =
+            Arc::new(|_, _| Some(Answer::ok(PLAIN_TEXT, "ok".to_owned()).into()));
+        tokio::spawn(async move { accept(&listener, handler, &Connections::default()).await });
+        let answer = ask(address, "HEAD /", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+        let answer = ask(address, "POST /", "Content-Length: 0\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        assert!(answer.contains("Allow: GET, HEAD\r\n"), "{answer}");
     }
 
     #[tokio::test]

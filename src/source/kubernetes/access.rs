@@ -71,19 +71,6 @@ pub(super) struct Prepared {
     pub(super) token: Token,
     /// The proxy on the way to the server.
     pub(super) proxy: Option<Proxy>,
-    /// An environment variable without a valid proxy.
-    ignored: Option<&'static str>,
-}
-
-impl Prepared {
-    /// Adds the proxy of the environment.
-    fn new(config: Config, token: Token) -> Prepared {
-        let mut ignored = None;
-        let variable = |name: &str| std::env::var(name).ok();
-        let proxy =
-            Proxy::from_environment(&config.cluster_url, variable, |name| ignored = Some(name));
-        Prepared { config, token, proxy, ignored }
-    }
 }
 
 impl Access {
@@ -92,14 +79,9 @@ impl Access {
     /// # Errors
     /// The first problem.
     pub fn check(&self) -> Result<(), AccessError> {
-        let Prepared { config, proxy, ignored, .. } = self.prepare()?;
+        let Prepared { config, proxy, .. } = self.prepare()?;
         if let Some(proxy) = proxy {
             tracing::info!(%proxy, "connecting to the API server through a proxy");
-        }
-        if let Some(variable) = ignored {
-            tracing::warn!(
-                "{variable} is ignored: it is not a URL such as http://proxy:3128 (http, https or socks5)"
-            );
         }
         config.rustls_client_config()?;
         Ok(())
@@ -134,19 +116,16 @@ impl Access {
         let uri = |url: &str| -> Result<Uri, AccessError> {
             kubeconfig::server(url, in_pod).map_err(AccessError::Master)
         };
-        match (&self.kubeconfig, master) {
+        let (config, token) = match (&self.kubeconfig, master) {
             (Some(path), _) => {
                 let found = kubeconfig::read(path, master).map_err(AccessError::Kubeconfig)?;
-                let mut prepared = Prepared::new(found.config, found.token);
                 if found.proxy.is_some() {
-                    (prepared.proxy, prepared.ignored) = (found.proxy, None);
+                    return Ok(found);
                 }
-                Ok(prepared)
+                (found.config, found.token)
             }
             // Like client-go: outside of a Pod, the URL alone is enough.
-            (None, Some(url)) if !in_pod => {
-                Ok(Prepared::new(Config::new(uri(url)?), Token::default()))
-            }
+            (None, Some(url)) if !in_pod => (Config::new(uri(url)?), Token::default()),
             (None, master) => {
                 let mut config = Config::incluster_env().map_err(AccessError::InCluster)?;
                 if let Some(url) = master {
@@ -161,8 +140,11 @@ impl Access {
                         }
                     })
                 })?;
-                Ok(Prepared::new(config, token))
+                (config, token)
             }
-        }
+        };
+        let variable = |name: &str| std::env::var(name).ok();
+        let proxy = Proxy::from_environment(&config.cluster_url, variable);
+        Ok(Prepared { config, token, proxy })
     }
 }

@@ -19,7 +19,7 @@ use super::access::Prepared;
 use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use super::failure::innermost;
 use super::http::{self, Http};
-use super::proxy::{Credentials, Proxy, ProxyKind};
+use super::proxy::Proxy;
 use super::requests::{RequestObserver, observed};
 use super::server_name::server_name;
 use super::token::Token;
@@ -59,20 +59,20 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
         return client_over(tcp, &config, token, "", observer);
     };
     let through = format!(" through the proxy {proxy}");
-    match proxy.kind {
-        ProxyKind::Http => client_over(tunnel(proxy, tcp), &config, token, &through, observer),
-        ProxyKind::Https => {
+    match proxy.0.uri().scheme_str() {
+        Some("http") => client_over(tunnel(&proxy, tcp), &config, token, &through, observer),
+        Some("https") => {
             let https = HttpsConnectorBuilder::new()
                 .with_tls_config(config.rustls_client_config()?)
                 .https_only()
                 .enable_http1()
                 .wrap_connector(tcp);
-            client_over(tunnel(proxy, https), &config, token, &through, observer)
+            client_over(tunnel(&proxy, https), &config, token, &through, observer)
         }
-        ProxyKind::Socks5 => {
-            let mut socks = SocksV5::new(proxy.url, tcp);
-            if let Some(Credentials { user, password }) = proxy.credentials {
-                socks = socks.with_auth(user, password);
+        _ => {
+            let mut socks = SocksV5::new(proxy.0.uri().clone(), tcp);
+            if let Some((user, password)) = proxy.0.raw_auth() {
+                socks = socks.with_auth(user.to_owned(), password.to_owned());
             }
             client_over(socks, &config, token, &through, observer)
         }
@@ -80,14 +80,14 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
 }
 
 /// Returns a connector through an HTTP proxy, to which `inner` connects.
-fn tunnel<C>(proxy: Proxy, inner: C) -> BoxCloneSyncService<Uri, C::Response, BoxError>
+fn tunnel<C>(proxy: &Proxy, inner: C) -> BoxCloneSyncService<Uri, C::Response, BoxError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connected + Read + Write + Send + Unpin + 'static,
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let authorization = proxy.authorization();
+    let authorization = proxy.0.basic_auth().cloned();
     let wrong = match authorization {
         Some(_) => "the proxy does not accept the credentials in its URL (407)",
         None => "the proxy requires credentials (407); give them in its URL",
@@ -96,7 +96,7 @@ where
         let error: BoxError = error.into();
         format!("the proxy cannot be reached: {}", innermost(&*error))
     });
-    let mut tunnel = Tunnel::new(proxy.url, inner);
+    let mut tunnel = Tunnel::new(proxy.0.uri().clone(), inner);
     if let Some(header) = authorization {
         tunnel = tunnel.with_auth(header);
     }

@@ -41,8 +41,11 @@ fn page(content_type: ContentType, bytes: &[u8], node_name: &str) -> Vec<Vec<Cha
         let mut items = Items::new(content_type);
         let mut changes = Vec::new();
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        for part in [first, second] {
-            items.push(part);
+        for part in [Some(first), Some(second), None] {
+            let _ = match part {
+                Some(part) => items.push(part).map(|()| true),
+                None => items.complete(),
+            };
             while let Ok(true) = items.advance() {
                 let decoded = items.current().map(|object| decoder.take(&object));
                 changes.extend(decoded.ok().and_then(Result::ok).flatten());

@@ -107,22 +107,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_as_it_rotates() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("token");
-        fs::write(&file, "first").unwrap();
-        let token = Token::new(None, Some(&file)).unwrap();
-        fs::write(&file, "second\n").unwrap();
-        assert_eq!(sent(&token, 10).as_deref(), Some("Bearer first"));
-        assert_eq!(sent(&token, 51).as_deref(), Some("Bearer second"));
-        // Neither an empty file nor one that is gone takes the token away.
-        fs::write(&file, "\n").unwrap();
-        assert_eq!(sent(&token, 102).as_deref(), Some("Bearer second"));
-        fs::remove_file(&file).unwrap();
-        assert_eq!(sent(&token, 153).as_deref(), Some("Bearer second"));
-    }
-
-    #[test]
     fn tokens_that_cannot_be_sent_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");

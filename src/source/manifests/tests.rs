@@ -152,19 +152,6 @@ fn messages_name_file_line_object_field_and_value() {
     assert!(broken.starts_with("f.yaml:2: not YAML or JSON, in column 7: "), "{broken}");
 }
 
-#[test]
-fn a_file_of_garbage_is_a_short_message() {
-    for garbage in [vec![0_u8; 10 << 20], vec![b'x'; 10 << 20], b"---\nx\n".repeat(200_000)] {
-        match read(garbage) {
-            Ok(manifest) => {
-                assert!(manifest.objects.is_empty());
-                assert!(manifest.problems.len() <= 101);
-            }
-            Err(problem) => assert!(problem.to_string().len() < 1_000),
-        }
-    }
-}
-
 proptest! {
     /// Whatever order files are looked at in, the same comes out; and the changes of each round
     /// lead from what was known to what is there.
@@ -443,27 +430,6 @@ fn a_flood_of_events_ends_in_what_is_there() {
     }
 }
 
-/// The way Kubernetes mounts a ConfigMap, and updates it.
-#[test]
-fn a_mounted_config_map_is_followed() {
-    let watched = Watched::new(|directory| {
-        fs::create_dir(directory.join("..1")).unwrap();
-        fs::write(directory.join("..1/a.yaml"), service("a", 1)).unwrap();
-        fs::write(directory.join("..1/b.yaml"), service("b", 1)).unwrap();
-        symlink("..1", directory.join("..data")).unwrap();
-        symlink("..data/a.yaml", directory.join("a.yaml")).unwrap();
-        symlink("..data/b.yaml", directory.join("b.yaml")).unwrap();
-        directory.into()
-    });
-    watched.expect(&["default/a 10.96.0.1", "default/b 10.96.0.1", "synced"]);
-    fs::create_dir(watched.path("..2")).unwrap();
-    watched.write("..2/a.yaml", &service("a", 2));
-    watched.write("..2/b.yaml", &service("b", 2));
-    symlink("..2", watched.path("..data_tmp")).unwrap();
-    fs::rename(watched.path("..data_tmp"), watched.path("..data")).unwrap();
-    watched.expect(&["default/a 10.96.0.2", "default/b 10.96.0.2"]);
-}
-
 #[test]
 fn a_directory_that_goes_keeps_what_it_said_until_it_is_back() {
     let watched = Watched::new(|directory| {
@@ -510,22 +476,6 @@ fn a_link_to_a_directory_can_be_turned() {
     watched.expect(&["default/a 10.96.0.2"]);
     watched.write("2/b.yaml", &service("b", 5));
     watched.expect(&["default/b 10.96.0.5"]);
-}
-
-#[test]
-fn a_single_file_is_watched() {
-    let watched = Watched::new(|directory| {
-        fs::write(directory.join("all"), service("a", 1)).unwrap();
-        directory.join("all")
-    });
-    watched.expect(&["default/a 10.96.0.1", "synced"]);
-    watched.write("other.yaml", &service("b", 1));
-    watched.write("all", &service("a", 2));
-    watched.expect(&["default/a 10.96.0.2"]);
-    fs::remove_file(watched.path("all")).unwrap();
-    assert!(!watched.next().problems.is_empty());
-    watched.write("all", &service("a", 3));
-    watched.expect(&["default/a 10.96.0.3"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reads a page of a list item by item, as it arrives, so that its size needs no memory.
+//! Reads a page of a list item by item: protobuf as it arrives, so that its size needs no memory.
 
 mod json;
 mod protobuf;
@@ -53,11 +53,12 @@ impl Page {
                     let reason = format!("the list stalled for {seconds} s");
                     return Err(Failure::Unreachable(reason));
                 }
+                Ok(None) if self.items.complete()? => {}
                 Ok(None) => return Ok(None),
                 Ok(Some(Err(error))) => return Err(Failure::broken(&error)),
                 Ok(Some(Ok(frame))) => {
                     if let Some(data) = frame.data_ref() {
-                        self.items.push(data);
+                        self.items.push(data)?;
                     }
                 }
             }
@@ -83,17 +84,26 @@ impl Items {
     }
 
     /// Takes more bytes of the page.
-    pub(super) fn push(&mut self, data: &[u8]) {
+    pub(super) fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
         match self {
-            Items::Json(items) => items.push(data),
+            Items::Json(items) => return items.push(data),
             Items::Protobuf(items) => items.push(data),
+        }
+        Ok(())
+    }
+
+    /// Takes the end of the page. Returns true if there are more items now.
+    pub(super) fn complete(&mut self) -> Result<bool, Failure> {
+        match self {
+            Items::Json(items) if !items.is_complete => items.complete().map(|()| true),
+            _ => Ok(false),
         }
     }
 
     /// Moves to the next item. Returns false if it is not complete yet.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
         match self {
-            Items::Json(items) => items.advance(),
+            Items::Json(items) => Ok(items.advance()),
             Items::Protobuf(items) => items.advance(),
         }
     }
@@ -101,7 +111,7 @@ impl Items {
     /// Returns the item that the last [`Items::advance`] moved to.
     pub(super) fn current(&mut self) -> Result<Encoded<'_>, Failure> {
         match self {
-            Items::Json(items) => items.current().map(Encoded::Json),
+            Items::Json(items) => Ok(Encoded::Json(items.current())),
             Items::Protobuf(items) => Ok(Encoded::Protobuf(items.current())),
         }
     }
@@ -112,7 +122,7 @@ impl Items {
     /// If the page is incomplete.
     pub(super) fn end(self) -> Result<ListMetadata, Failure> {
         match self {
-            Items::Json(items) => items.end(),
+            Items::Json(items) => Ok(items.end()),
             Items::Protobuf(items) => items.end(),
         }
     }

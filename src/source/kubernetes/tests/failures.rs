@@ -276,35 +276,6 @@ async fn server_that_was_restored_to_an_older_state_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-pub(super) async fn no_answer_is_an_answer_after_a_while() {
-    let log = Log::collect();
-    // A busy server queues a request for a minute.
-    let late = Answer::list(2, &[]).after(Duration::from_secs(61));
-    let answers = vec![Answer::never(), late, Answer::watch(&[])];
-    let script = Script::new([("services", answers)]);
-    let told = script.run(Duration::from_secs(138)).await;
-    assert_eq!(told.last().unwrap(), "synced");
-    assert_eq!(
-        script.course("services"),
-        ["list", "list", "2"],
-        "a request in a queue is not sent again"
-    );
-    assert_eq!(log.lines("cannot be reached: no answer within 75 s").len(), 2);
-    assert_eq!(script.clients(), 2, "credentials and certificates are read again");
-}
-
-#[tokio::test(start_paused = true)]
-pub(super) async fn who_is_not_known_any_more_reads_its_credentials_again() {
-    let log = Log::collect();
-    let answers = vec![Answer::list(2, &[]), Answer::status(401), Answer::watch(&[bookmark(3)])];
-    let script = Script::new([("services", answers)]);
-    script.run(Duration::from_secs(10)).await;
-    assert_eq!(script.course("services"), ["list", "2", "2"]);
-    assert_eq!(script.clients(), 2);
-    assert_eq!(log.lines("rejects the agent's credentials").len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
 pub(super) async fn a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time() {
     let log = Log::collect();
     let watches = (0..1000).map(|_| Answer::ending(&[]));

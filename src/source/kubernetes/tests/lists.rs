@@ -171,21 +171,6 @@ pub(super) async fn an_object_that_is_wrong_costs_only_itself_and_is_told_once_p
 }
 
 #[tokio::test(start_paused = true)]
-pub(super) async fn only_our_node_counts_and_it_may_be_absent() {
-    let script = Script::new([]);
-    let told = script.run(Duration::from_secs(1)).await;
-    assert!(told.contains(&"-node".to_owned()), "{told:?}");
-    assert_eq!(told.last().unwrap(), "synced");
-
-    let node = |name, version| added(object(name, version, ""));
-    let events = [node("m", 2), node("n", 3), deleted(object("n", 4, ""))];
-    let script = Script::new([("nodes", vec![Answer::list(1, &[]), Answer::watch(&events)])]);
-    let told = script.run(Duration::from_secs(1)).await;
-    let nodes: Vec<&String> = told.iter().filter(|told| told.contains("node")).collect();
-    assert_eq!(nodes[1..], ["+node n", "-node"], "{told:?}");
-}
-
-#[tokio::test(start_paused = true)]
 pub(super) async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let log = Log::collect();
     let refusals = || (0..100).map(|_| Answer::status(403)).collect();

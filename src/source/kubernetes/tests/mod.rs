@@ -2,7 +2,6 @@
 
 mod failures;
 mod lists;
-mod model;
 mod protobuf;
 mod script;
 mod secrets;

@@ -24,7 +24,6 @@ in_protobuf![
     lists::only_what_concerns_us_is_asked_for,
     lists::a_list_may_come_in_pages,
     lists::a_server_that_does_not_know_the_selector_is_asked_for_more,
-    lists::only_our_node_counts_and_it_may_be_absent,
     lists::programming_does_not_wait_for_long_for_what_we_may_not_read,
     lists::service_cidrs_may_come_with_an_upgrade,
     lists::a_role_without_service_cidrs_delays_nothing,
@@ -37,8 +36,6 @@ in_protobuf![
     failures::an_outage_is_told_once_and_pauses_grow,
     failures::pauses_begin_anew_after_a_success,
     failures::silent_watch_is_reopened_and_then_listed_from_the_cache,
-    failures::no_answer_is_an_answer_after_a_while,
-    failures::who_is_not_known_any_more_reads_its_credentials_again,
     failures::a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time,
 ];
 

@@ -62,13 +62,11 @@ pub(super) struct Answer {
     /// The number of bytes that come; none for all.
     cut: Option<usize>,
     then: Then,
-    after: Duration,
 }
 
 impl Answer {
     fn new(status: u16, text: String, then: Then) -> Answer {
-        let after = Duration::ZERO;
-        Answer { status, retry_after: None, text, protobuf: None, cut: None, then, after }
+        Answer { status, retry_after: None, text, protobuf: None, cut: None, then }
     }
 
     /// A watch with these events, which then stays open.
@@ -160,16 +158,6 @@ impl Answer {
     pub(super) fn retry_after(code: u16, seconds: &'static str) -> Answer {
         Answer { retry_after: Some(seconds), ..Answer::status(code) }
     }
-
-    /// Only after this time.
-    pub(super) fn after(self, after: Duration) -> Answer {
-        Answer { after, ..self }
-    }
-
-    /// Never.
-    pub(super) fn never() -> Answer {
-        Answer::status(200).after(Duration::from_secs(1 << 40))
-    }
 }
 
 fn lines(events: &[String]) -> String {
@@ -224,7 +212,6 @@ pub(super) struct Script {
     answers: Mutex<HashMap<&'static str, VecDeque<Answer>>>,
     requests: Mutex<Vec<(Instant, String)>>,
     accepted: Mutex<Vec<(&'static str, String)>>,
-    clients: Mutex<usize>,
     restarts: Mutex<Vec<&'static str>>,
 }
 
@@ -294,18 +281,12 @@ impl Script {
         of_resource.map(|(_, accept)| accept.clone()).collect()
     }
 
-    /// How many clients were made.
-    pub(super) fn clients(&self) -> usize {
-        *self.clients.lock().unwrap()
-    }
-
     /// Which watches were opened again.
     pub(super) fn restarts(&self) -> Vec<&'static str> {
         self.restarts.lock().unwrap().clone()
     }
 
     fn client(self: &Arc<Script>) -> Client {
-        *self.clients.lock().unwrap() += 1;
         let script = self.clone();
         let service = service_fn(move |request: Request<kube::client::Body>| {
             let answer = script.answer(&request);
@@ -316,7 +297,6 @@ impl Script {
                 script.protobuf && accept.starts_with("application/vnd.kubernetes.protobuf");
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
-                tokio::time::sleep(answer.after).await;
                 let mut response = Response::builder().status(answer.status);
                 if let Some(seconds) = answer.retry_after {
                     response = response.header("Retry-After", seconds);

@@ -158,7 +158,7 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
         (
             "certificate-authority-data",
             "eA==",
-            "certificate-authority-data: holds no certificate in PEM",
+            "certificate-authority-data: holds no certificate of an authority in PEM",
         ),
         (
             "certificate-authority",
