@@ -40,7 +40,7 @@ pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     items(&pod["containers"]).chain(items(&pod["initContainers"]))
 }
 
-/// The path that a pod mounts its volumes at, by name.
+/// Where a container mounts the volume of this name.
 fn mounts<'a>(container: &'a Value, name: &'a str) -> impl Iterator<Item = &'a Value> {
     items(&container["volumeMounts"]).filter(move |mount| mount["name"] == name)
 }
