@@ -23,7 +23,11 @@ impl Proxy {
     /// Returns the proxy at a URL for `server`. `None` for an invalid URL or an unknown scheme.
     pub(super) fn at(url: &str, server: &Uri) -> Option<Proxy> {
         let proxy = Matcher::builder().all(url).build().intercept(server)?;
-        let is_known = !proxy.uri().scheme_str()?.starts_with("socks4");
+        let scheme = proxy.uri().scheme_str()?;
+        if scheme.starts_with("socks5") && proxy.uri().port().is_none() {
+            return Proxy::at(&format!("{}:1080", url.trim_end_matches('/')), server);
+        }
+        let is_known = !scheme.starts_with("socks4");
         (is_known && !proxy.uri().host()?.is_empty()).then_some(Proxy(proxy))
     }
 
@@ -55,6 +59,8 @@ impl Proxy {
                 let host = host.trim_matches(['[', ']']);
                 host.strip_prefix('*').filter(|host| !host.is_empty()).unwrap_or(host)
             })
+            // A domain with a point before it is not the host of that name.
+            .filter(|entry| entry.strip_prefix('.') != Some(host))
             .collect();
         let is_here = |address: IpAddr| address.to_canonical().is_loopback();
         let rules = Matcher::builder().all("http://any").no(exempt.join(",")).build();
@@ -98,6 +104,10 @@ mod tests {
             ("https://[fd00::443]", "fd00::443", None),
             ("https://api.example.com", "*.example.com", None),
             ("https://badexample.com", "*.example.com", Some("http://p:1")),
+            ("https://example.com", "*.example.com", Some("http://p:1")),
+            ("https://example.com", ".example.com", Some("http://p:1")),
+            ("https://example.com", "example.com", None),
+            ("https://api.example.com", ".example.com", None),
             ("https://10.0.0.1", "*", None),
         ] {
             let variable = |name: &str| match name {
@@ -108,6 +118,20 @@ mod tests {
             };
             let proxy = Proxy::from_environment(&server.parse().unwrap(), variable);
             assert_eq!(proxy.map(|it| it.to_string()).as_deref(), expected, "{server} {exempt}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_without_a_port_has_that_of_its_scheme() {
+        let server = Uri::from_static("https://10.0.0.1");
+        for (url, expected) in [
+            ("socks5://p", "socks5://p:1080"),
+            ("socks5h://user:secret@p/", "socks5h://p:1080"),
+            ("socks5://[fd00::1]", "socks5://[fd00::1]:1080"),
+            ("socks5://p:1", "socks5://p:1"),
+        ] {
+            let proxy = Proxy::at(url, &server).map(|it| it.to_string());
+            assert_eq!(proxy.as_deref(), Some(expected), "{url}");
         }
     }
 }
