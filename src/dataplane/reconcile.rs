@@ -476,7 +476,7 @@ impl Dataplane {
     }
 
     /// Checks for modifications of shunt's tables by other processes; the next sync repairs them.
-    /// Takes a microsecond as long as no other process commits, and asks nothing if the agent owns them.
+    /// Takes a microsecond as long as no other process commits.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -536,16 +536,9 @@ impl Dataplane {
         }
     }
 
-    /// Returns true if there are unused chains, or were at the last call of
-    /// [`Dataplane::remove_unused_chains`].
+    /// Returns true if there are unused chains.
     #[must_use]
     pub fn has_unused_chains(&self) -> bool {
-        let current = self.state.current();
-        current.is_some_and(|current| self.unused_chains.has_any(&current.record))
-    }
-
-    /// Returns true if no other process can modify shunt's tables.
-    pub(super) fn is_owner(&self) -> bool {
-        self.state.current().is_some_and(|current| current.record.is_owned())
+        self.state.current().is_some_and(|current| !current.record.unused_chains().is_empty())
     }
 }

@@ -18,11 +18,6 @@ pub(super) struct UnusedChains(BTreeMap<(Family, ChainName), Instant>);
 pub(super) struct Due(Vec<(Family, ChainName)>);
 
 impl UnusedChains {
-    /// Returns true if there are unused chains, or noted ones.
-    pub(super) fn has_any(&self, record: &KernelRecord) -> bool {
-        !self.0.is_empty() || !record.unused_chains().is_empty()
-    }
-
     /// Notes the unused chains. Returns those that have been unused for longer than their time.
     pub(super) fn due(
         &mut self,
