@@ -97,11 +97,6 @@ const BOOTS: [Boot; 5] = [
                  loopback::traffic::reset_is_passed_on",
             ),
             (
-                "frontends",
-                TESTS,
-                "frontends::taken_ports::sockets_of_both_families_and_protocols_are_found",
-            ),
-            (
                 "scenarios",
                 SCENARIOS,
                 "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide_who_is_reached_and_whose_address_is_seen_1 \
