@@ -25,7 +25,7 @@ pub(super) struct Results {
     pub(super) version: String,
     pub(super) kubernetes: String,
     pub(super) kernel: String,
-    /// Of the requests that specs of rolling updates sent all the time, those that failed, and all.
+    /// Requests during rolling updates: the failed ones, and all.
     #[serde(default)]
     pub(super) rolling_updates: [u64; 2],
     /// The outcomes, by spec.
