@@ -41,7 +41,7 @@ fn configurations_of_kubeadm_and_eks_program_the_node(api: Api) -> Result<()> {
             world.lab.from(&world.lab.pod1).tcp(to).reaches(&pods);
         }
         let log = agent.log();
-        // That of EKS is told that its mode is another one.
+        // EKS's configuration has another mode, which a warning names.
         let warns = log.contains("WARN") && !name.starts_with("eks");
         assert!(!warns && !log.contains("ERROR"), "{name}: {log}");
         agent.stop()?;

@@ -57,7 +57,7 @@ fn bridges(links: &[Link]) -> Vec<String> {
     links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
 }
 
-/// `None` is a sysctl that cannot be read, or that of a family without pods.
+/// `None` is a sysctl that cannot be read, or a family without pods.
 fn forwarding(v4: Option<bool>, v6: Option<bool>) -> Line {
     const NAME: &str = "ip-forwarding";
     let sysctls = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];

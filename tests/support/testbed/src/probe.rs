@@ -68,7 +68,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Somebody said at once that nobody listens.
+    /// Refused at once: nothing listens there.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Reset | Self::Icmp(Errno::ECONNREFUSED))
     }
