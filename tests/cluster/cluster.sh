@@ -213,7 +213,7 @@ up() { # PROXY
     control_network
     say "making images"
     # In the namespace, by which `down` finds what has not ended.
-    inside "$control" python3 "$here/images.py" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
+    inside "$control" bash "$here/images.sh" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
     say "starting the control plane"
     control_plane
     say "starting $nodes nodes"

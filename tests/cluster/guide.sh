@@ -139,6 +139,8 @@ guide() {
     kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=3m
     for i in $(seq "$nodes"); do
         kubectl label node "node-$i" shunt-
+        # Its pod is ready before it has written a rule.
+        until_true 60 "kube-proxy's rules on node-$i" inside "$control-node-$i" nft list chain ip kube-proxy services
         kubectl -n kube-system run "on-node-$i" --quiet --rm --attach --restart=Never --image="localhost/shunt:$version" \
             --pod-running-timeout=2m --overrides="$(printf '{"spec": {"nodeName": "node-%s",
               "hostNetwork": true, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "it",
