@@ -347,7 +347,6 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &S
     let frontends: usize = snapshot.frontends.iter().sum();
     match wrote {
         Some(report) => tracing::debug!(
-            generation = report.generation,
             added = report.added,
             deleted = report.deleted,
             messages = report.messages,

@@ -4,16 +4,17 @@
 //! not concern shunt: CNI plugins, kubelet and iptables-nft commit all the time. So a new
 //! generation causes a cheap comparison of tables, chains and rules. Comparisons of all elements
 //! are rarer: in the long run, they take a thirtieth of a core. Repairs have another thirtieth.
+//!
+//! No other process can modify owned tables: nothing is asked about them. A new socket owns none, so
+//! that the dataplane reads them again.
 
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Error, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{NodeContext, TABLE};
+use shunt_core::plan::NodeContext;
 
-use super::codec::table_family;
 use super::fingerprint::{Fingerprint, Hashes};
-use super::ownership::TableOwner;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
 use super::stopwatch::Stopwatch;
@@ -87,12 +88,17 @@ pub(super) struct Look<'a> {
 }
 
 impl Drift {
-    /// Notes whether another process has committed since the last call, or commit.
+    /// Notes whether another process has committed since the last call, or commit, to tables that it
+    /// can modify.
     pub(super) fn note_generation(
         &mut self,
         kernel: &mut dyn Kernel,
         current: &mut Current,
     ) -> Result<(), Error> {
+        if current.record.is_owned() {
+            self.suspected = false;
+            return Ok(());
+        }
         let generation = kernel.generation()?.id;
         self.suspected |= generation != current.generation;
         current.generation = generation;
@@ -115,10 +121,6 @@ impl Drift {
     pub(super) fn look(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
         self.note_generation(look.kernel, look.current)?;
         if !self.suspected {
-            return Ok(Found::Nothing);
-        }
-        if look.current.record.is_owned() && look.is_still_owner()? {
-            self.suspected = false;
             return Ok(Found::Nothing);
         }
         match look.has_recorded_structure() {
@@ -178,20 +180,6 @@ impl Drift {
 }
 
 impl Look<'_> {
-    fn is_still_owner(&mut self) -> Result<bool, Error> {
-        let port = self.kernel.port();
-        let exist = |family: &Family| self.current.record.owner(*family).is_some();
-        for family in Family::ALL.into_iter().filter(exist) {
-            let table = self.kernel.table(table_family(family), TABLE)?;
-            let owner = table
-                .map(|table| TableOwner::of(table_family(family), table.flags, table.owner, port));
-            if !matches!(owner, Some(Ok(Some(TableOwner::Ours)))) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     fn has_recorded_structure(&mut self) -> Result<bool, Error> {
         for family in Family::ALL {
             let found = read_structure(self.kernel, self.node_context, family)?;

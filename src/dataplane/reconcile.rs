@@ -476,7 +476,7 @@ impl Dataplane {
     }
 
     /// Checks for modifications of shunt's tables by other processes; the next sync repairs them.
-    /// Takes a microsecond as long as no other process commits.
+    /// Takes a microsecond as long as no other process commits, and asks nothing if the agent owns them.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -540,5 +540,15 @@ impl Dataplane {
     #[must_use]
     pub fn has_unused_chains(&self) -> bool {
         self.state.current().is_some_and(|current| !current.record.unused_chains().is_empty())
+    }
+
+    /// Returns true if [`Dataplane::remove_unused_chains`] has something to note, delete or forget.
+    pub(super) fn counts_unused_chains(&self) -> bool {
+        self.has_unused_chains() || !self.unused_chains.is_empty()
+    }
+
+    /// Returns true if no other process can modify shunt's tables.
+    pub(super) fn is_owner(&self) -> bool {
+        self.state.current().is_some_and(|current| current.record.is_owned())
     }
 }

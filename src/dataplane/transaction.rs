@@ -23,8 +23,6 @@ use super::translate::{base_chain, expressions};
 /// The size of a committed transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// The generation after the commit.
-    pub generation: u32,
     /// Number of messages.
     pub messages: u32,
     /// The size in bytes.
@@ -247,14 +245,7 @@ impl Prepared {
             (added, deleted) = (added + more, deleted + fewer);
             gone.enter(record, family);
         }
-        SyncReport {
-            generation: current.generation,
-            messages,
-            bytes,
-            added,
-            deleted,
-            repaired: self.repaired,
-        }
+        SyncReport { messages, bytes, added, deleted, repaired: self.repaired }
     }
 }
 

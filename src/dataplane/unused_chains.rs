@@ -18,6 +18,11 @@ pub(super) struct UnusedChains(BTreeMap<(Family, ChainName), Instant>);
 pub(super) struct Due(Vec<(Family, ChainName)>);
 
 impl UnusedChains {
+    /// Returns true if none is noted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notes the unused chains. Returns those that have been unused for longer than their time.
     pub(super) fn due(
         &mut self,

@@ -101,8 +101,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let trial = self.dataplane.next_trial().filter(|_| !self.due);
         let times = [
             self.commit_at(now),
-            Some(self.chains_at),
-            self.check_at,
+            Some(self.chains_at).filter(|_| self.dataplane.counts_unused_chains()),
+            self.check_at.filter(|_| self.listener.is_some() || !self.dataplane.is_owner()),
             self.dataplane.next_check(),
             trial,
             self.dataplane.next_gone().filter(|_| !self.due),

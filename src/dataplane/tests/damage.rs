@@ -137,20 +137,6 @@ fn commits_of_others_to_their_own_tables_are_no_damage() {
     assert_eq!(world.events(), []);
 }
 
-#[test]
-fn owned_tables_are_not_listed_when_others_commit() {
-    let mut world = World::new();
-    world.send(cluster(&[11, 12]));
-    world.settle();
-    world.listings_cost(SECOND);
-    for n in 0..10 {
-        world.foreign(&elsewhere(&format!("other-{n}")));
-        world.pass(SECOND);
-    }
-    // Two questions for the owner of a table each time, at most 12 times, and no set.
-    assert!(world.processor() <= 24 * SECOND, "{:?}", world.processor());
-}
-
 /// Other processes commit all the time, and each listing is dear.
 #[test]
 fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {

@@ -71,6 +71,26 @@ fn unused_balancer_is_deleted_after_an_hour() {
 }
 
 #[test]
+fn idle_agent_wakes_only_for_what_others_can_modify_or_chains_it_can_delete() {
+    let mut world = World::new();
+    let many: Vec<u16> = (1..=17).collect();
+    world.send(cluster(&many));
+    // The first commit is followed by a look for stale entries of session affinity.
+    world.pass(SECOND);
+    assert_eq!(world.next_wake(), None, "nobody else can modify owned tables");
+    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
+    world.settle();
+    assert!(world.next_wake().is_some(), "a chain is unused");
+    world.pass(4000 * SECOND);
+    assert_eq!(world.next_wake(), None);
+
+    let mut shared = World::with(Namespace::new(), Ownership::Share, PACE);
+    shared.send(cluster(&[11]));
+    shared.pass(60 * SECOND);
+    assert!(shared.next_wake().is_some_and(|wake| wake <= 61 * SECOND));
+}
+
+#[test]
 fn triggers_of_an_unchanged_slice_are_not_reported() {
     let mut world = World::new();
     world.send(cluster(&[11]));

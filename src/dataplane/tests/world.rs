@@ -225,6 +225,12 @@ impl World {
         self.pass(Duration::ZERO);
     }
 
+    /// When the worker wakes without a command.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        let now = self.start + self.shared.lock().now;
+        self.worker.next_wake(now).map(|at| at - self.start)
+    }
+
     /// When a comparison with the kernel goes on.
     pub(super) fn next_check(&self) -> Option<Instant> {
         self.worker.next_check()

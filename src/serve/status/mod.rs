@@ -175,7 +175,7 @@ pub struct Rules {
     pub last_commit: Option<Sync>,
     /// The failure of the last sync; `None` if it succeeded.
     pub failure: Option<SyncFailure>,
-    /// The generation of nf_tables after the last sync.
+    /// The generation of nf_tables after the last sync, if other processes can modify the tables.
     pub generation: Option<u32>,
     /// True if the agent owns the tables, so that no other process can modify them.
     pub owns_tables: bool,
