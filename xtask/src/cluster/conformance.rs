@@ -92,33 +92,14 @@ pub(super) fn page(all: &All) -> Result<String> {
     let specs: BTreeSet<&str> =
         all.values().flat_map(|it| it.specs.keys()).map(String::as_str).collect();
     let outcome = |it: &Results, spec: &str| it.specs.get(spec).cloned();
-    let (passing, others): (Vec<&str>, Vec<&str>) = specs.iter().partition(|spec| {
-        all.values().all(|it| outcome(it, spec).is_none_or(|outcome| outcome == "passed"))
+    let others = specs.into_iter().filter(|spec| {
+        all.values().any(|it| outcome(it, spec).is_some_and(|outcome| outcome != "passed"))
     });
-    let mut complete: BTreeMap<&str, usize> = BTreeMap::new();
-    for spec in passing {
-        *complete.entry(group(spec)).or_default() += 1;
-    }
-    for spec in &others {
-        complete.remove(group(spec));
-    }
-    let complete: Vec<_> = complete.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    writeln!(
-        text,
-        "\nGroups of which all specs passed wherever they ran: {}.",
-        complete.join(", ")
-    )?;
     writeln!(text, "\nSpecs that did not pass everywhere:\n\n{}", head("spec").trim_end())?;
     for spec in others {
         row(&mut text, spec, &|it| outcome(it, spec).unwrap_or_else(|| "did not run".to_owned()))?;
     }
     Ok(text)
-}
-
-/// The group of a spec: the first word behind its tags.
-fn group(spec: &str) -> &str {
-    let mut words = spec.split(' ').skip_while(|word| word.starts_with("[sig-"));
-    words.next().unwrap_or_default().trim_start_matches("[Feature:").trim_end_matches(']')
 }
 
 /// Returns the specs that ran. One that ran again after a failure has its last outcome.
@@ -180,7 +161,6 @@ mod tests {
             "| date | yesterday | today |",
             "| passed | 1 of 2 | 2 of 2 |",
             "| requests that failed during rolling updates | 3 of 300 |  |",
-            "Groups of which all specs passed wherever they ran: Services 1.",
             "| a/b | failed | passed |",
         ] {
             assert!(page.lines().any(|line| line == row), "{row}: {page}");
@@ -198,11 +178,5 @@ mod tests {
     fn committed_page_is_what_the_committed_results_make() {
         let all = serde_json::from_str(include_str!("../../../docs/conformance.json")).unwrap();
         assert_eq!(include_str!("../../../docs/conformance.md"), page(&all).unwrap());
-    }
-
-    #[test]
-    fn tags_are_no_groups() {
-        assert_eq!(group("[sig-network] DNS should resolve"), "DNS");
-        assert_eq!(group("[sig-network] [Feature:IPv6DualStack] should have"), "IPv6DualStack");
     }
 }
