@@ -6,9 +6,11 @@ use std::time::Duration;
 use anyhow::anyhow;
 use nfnetlink::nft::Socket;
 use serde_json::{Value, json};
+use shunt_core::model::Family;
 
 use super::args::{Diff, Format};
-use super::objects;
+use super::what_if::WhatIf;
+use super::{objects, with};
 use crate::agent::kernel_errors::explain;
 use crate::agent::{Failure, netns};
 use crate::dataplane::{Place, Side, compare};
@@ -18,6 +20,8 @@ use crate::serve::query::Selection;
 /// The exit codes, as documented: those of `diff`.
 const DIFFERENT: u8 = 1;
 const NOT_COMPARED: u8 = 2;
+/// The exit code if the files of `--with` make a frontend lose service.
+const LOSES_SERVICE: u8 = 3;
 
 /// The number of comparisons with the kernel until two of them agree, and the pause between them.
 const ATTEMPTS: usize = 10;
@@ -25,10 +29,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Prints the differences.
 pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
-    match compared(arguments) {
-        Ok((text, is_same)) => {
+    let compared = reader(arguments).and_then(|reader| match arguments.with.is_empty() {
+        true => with_kernel(arguments, &reader),
+        false => with_files(arguments, &reader),
+    });
+    match compared {
+        Ok((text, code)) => {
             super::print(&text)?;
-            if is_same { Ok(()) } else { Err(Failure::Result(DIFFERENT)) }
+            if code == 0 { Ok(()) } else { Err(Failure::Result(code)) }
         }
         Err(configuration @ Failure::Configuration(_)) => Err(configuration),
         Err(error) => {
@@ -38,22 +46,40 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
     }
 }
 
-/// Returns the differences as text or JSON, and true if there is none.
-fn compared(arguments: &Diff) -> Result<(String, bool), Failure> {
+/// Returns what the files of `--with` would change as text or JSON, and the exit code.
+fn with_files(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8), Failure> {
+    let mut objects = reader.read(&Selection::All)?;
+    let (_, now) = objects.planned();
+    let examples = with::apply(&arguments.with, &mut objects)?;
+    let (_, then) = objects.planned();
+    let mut what_if = WhatIf::new(&now, &then, &examples);
+    if let (true, Some(context)) = (reader.is_agent(), then.node_context()) {
+        let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
+        let addresses = addresses.into_iter().flatten().flatten().collect();
+        what_if.look_for_taken(&WhatIf::new_node_ports(&now, &then), &addresses);
+    }
+    let text = match arguments.output {
+        Format::Text => what_if.to_string(),
+        Format::Json => super::json(&what_if)?,
+    };
+    Ok((text, if what_if.loses_service() { LOSES_SERVICE } else { 0 }))
+}
+
+fn reader(arguments: &Diff) -> Result<objects::Reader, Failure> {
     netns::enter(arguments.netns.as_deref())?;
     let from = objects::From {
+        with: &[],
         manifests: &arguments.manifests,
         settings: &arguments.settings,
         logging: &arguments.logging,
         is_offline: false,
     };
-    let reader = from.start()?;
-    with_kernel(arguments, &reader)
+    from.start()
 }
 
-/// Compares the tables with the plan. The agent may commit meanwhile, and a listing during the
+/// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code. The agent may commit meanwhile, and a listing during the
 /// resize of a large set lacks elements. So a difference counts if it is found twice.
-fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, bool), Failure> {
+fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8), Failure> {
     let mut kernel = Socket::open().map_err(|error| explain(&error))?;
     let mut last = None;
     for _ in 0..ATTEMPTS {
@@ -77,7 +103,7 @@ fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, bo
             Format::Text => comparison.to_string(),
             Format::Json => super::json(&comparison.json())?,
         };
-        return Ok((text, comparison.is_same()));
+        return Ok((text, if comparison.is_same() { 0 } else { DIFFERENT }));
     }
     Err(anyhow!("the tables or the plan changed during {ATTEMPTS} comparisons; repeat the command")
         .into())

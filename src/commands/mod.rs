@@ -16,6 +16,8 @@ pub mod services;
 mod status;
 pub mod trace;
 pub mod version;
+mod what_if;
+mod with;
 mod wrap;
 
 use std::io::{self, Write};

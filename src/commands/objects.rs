@@ -6,6 +6,7 @@ use anyhow::Context;
 use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::Desired;
 
+use super::with;
 use crate::agent::Failure;
 use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
@@ -19,6 +20,8 @@ use crate::source::manifests::{self, Locations};
 pub(super) struct From<'a> {
     /// The paths of `--manifests`; empty for the running agent.
     pub(super) manifests: &'a [PathBuf],
+    /// The files of `--with`: their objects as if they were applied.
+    pub(super) with: &'a [PathBuf],
     /// The configuration beside manifests. The agent has its own.
     pub(super) settings: &'a Settings,
     pub(super) logging: &'a Logging,
@@ -31,7 +34,12 @@ impl From<'_> {
     pub(super) fn start(&self) -> Result<Reader, Failure> {
         if self.manifests.is_empty() {
             logging::start_with(self.logging);
-            return Ok(Reader::Agent);
+            if self.with.is_empty() {
+                return Ok(Reader::Agent);
+            }
+            let mut objects = Reader::Agent.read(&Selection::All)?;
+            with::apply(self.with, &mut objects)?;
+            return Ok(Reader::Manifests(Box::new(objects)));
         }
         let settings = effective(self.settings, self.logging)?;
         let locations = Locations::default();
@@ -41,11 +49,15 @@ impl From<'_> {
             // Without permission to list them, node ports have no address.
             false => interface_addresses().ok(),
         });
-        Ok(Reader::Manifests(Box::new(Objects {
+        let mut objects = Objects {
             options: settings.options(),
             status: Status { node: settings.node_name, ..Status::default() },
             excerpt: Excerpt { changes, ..Excerpt::default() },
-        })))
+        };
+        if !self.with.is_empty() {
+            with::apply(self.with, &mut objects)?;
+        }
+        Ok(Reader::Manifests(Box::new(objects)))
     }
 }
 
@@ -88,7 +100,7 @@ fn addresses_of_node(changes: &[Change]) -> Change {
 pub(super) enum Reader {
     /// The objects of the running agent.
     Agent,
-    /// The objects of manifests, already read.
+    /// Objects that were read: those of manifests, or of the agent with those of files.
     Manifests(Box<Objects>),
 }
 

@@ -71,6 +71,9 @@ pub(crate) enum Step {
     /// Waits until a command of `shunt` on the node says so.
     Shunt {
         run: String,
+        /// What the command reads.
+        #[serde(default)]
+        stdin: String,
         #[serde(default)]
         exit: i32,
         #[serde(default)]

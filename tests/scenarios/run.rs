@@ -1,6 +1,7 @@
 //! Runs a scenario: the testbed, its objects, and one step after the other.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -172,9 +173,13 @@ impl<'a> World<'a> {
                 self.wait_for_metrics(|scraped| sample(scraped, RELOADS) > before)?;
                 self.settle()
             }
-            Step::Shunt { run, exit, with, without } => {
-                eventually(|| says(&self.shunt(run).output()?, *exit, with, without))
-            }
+            Step::Shunt { run, stdin, exit, with, without } => eventually(|| {
+                let mut command = self.shunt(run);
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                let mut child = command.spawn()?;
+                child.stdin.take().context("no stdin")?.write_all(stdin.as_bytes())?;
+                says(&child.wait_with_output()?, *exit, with, without)
+            }),
             Step::Trace { run, steps, exit, with, without } => {
                 let mut command = self.shunt(&format!("trace {run}"));
                 let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

@@ -13,6 +13,10 @@ pub struct Diff {
     /// Can be given several times. The default is the plan of the running agent.
     #[arg(long, value_name = "PATH")]
     pub manifests: Vec<PathBuf>,
+    /// Compare the plan of now with the plan after `kubectl apply` of this file (`-` for stdin), and
+    /// exit with 3 if a frontend would lose service. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,

@@ -31,6 +31,10 @@ pub struct Explain {
     /// Also send one packet as the client would, and follow it. The client is the node, or --netns.
     #[arg(long, conflicts_with = "manifests")]
     pub probe: bool,
+    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
+    /// from the kernel. Can be given several times.
+    #[arg(long, value_name = "FILE", conflicts_with = "probe")]
+    pub with: Vec<PathBuf>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,

@@ -17,6 +17,10 @@ pub struct Services {
     /// Show the Services of this namespace only.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
+    /// from the kernel. Can be given several times.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "connections"])]
+    pub with: Vec<PathBuf>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
     pub output: ServicesOutput,

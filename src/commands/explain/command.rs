@@ -32,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
-    let Explain { manifests, settings, logging, .. } = arguments;
-    let reader = From { manifests, settings, logging, is_offline: true }.start()?;
+    let Explain { manifests, with, settings, logging, .. } = arguments;
+    let reader = From { manifests, with, settings, logging, is_offline: true }.start()?;
     let (text, verdict) = match (&arguments.service, arguments.to) {
         (Some(service), _) => {
             let explanation = of_name(arguments, &reader, service)?;

@@ -78,11 +78,7 @@ impl Display for Explanation {
             rows.row("unknown", unknown, "not read")?;
         }
         if !self.from_kernel {
-            rows.row(
-                "kernel",
-                "not asked: this explains the plan of the manifests",
-                "--manifests",
-            )?;
+            rows.row("kernel", "not asked: this explains a plan", "plan")?;
         }
         Ok(())
     }

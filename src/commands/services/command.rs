@@ -16,16 +16,14 @@ use super::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
     picture, picture_of_kernel,
 };
-use crate::agent::settings::effective;
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Services as Arguments, ServicesOutput};
-use crate::commands::objects::planned;
+use crate::commands::objects::From;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::presence::Peer;
 use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
-use crate::source::manifests::Locations;
 
 /// The number of pictures until the objects and the kernel agree: a sync may come between the two.
 const ATTEMPTS: usize = 3;
@@ -40,15 +38,15 @@ const REST: u32 = 20;
 pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging);
     let selected = selected(arguments)?;
-    if !arguments.manifests.is_empty() {
-        return of_manifests(arguments, &selected);
-    }
-    if arguments.settings.is_given() {
+    if arguments.manifests.is_empty() && arguments.settings.is_given() {
         let error =
             anyhow!("--config and its flags need --manifests; the running agent has its own");
         return Err(error.into());
     }
     netns::enter(arguments.netns.as_deref())?;
+    if !arguments.manifests.is_empty() || !arguments.with.is_empty() {
+        return of_plan(arguments, &selected);
+    }
     let mut view = View::start(arguments, &selected)?;
     let mut next = Instant::now();
     let mut form = if arguments.watch.is_some() { Form::First } else { Form::Only };
@@ -187,16 +185,18 @@ fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn of_manifests(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
-    let settings = effective(&arguments.settings, &arguments.logging)?;
-    let (store, desired) = planned(&arguments.manifests, &settings, &Locations::default())?;
+/// Shows Services of manifests, or with the objects of files: without the kernel.
+fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
+    let Arguments { manifests, with, settings, logging, .. } = arguments;
+    let reader = From { manifests, with, settings, logging, is_offline: true }.start()?;
+    let (store, desired) = reader.read(&Selection::All)?.planned();
     let sources = Sources { store: &store, desired: &desired, agent: None, last_changes: &[] };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
     picture.sort(arguments.sort);
     check(&picture, selected)?;
     let mut text = written(&picture, arguments, Form::Only)?;
     if matches!(arguments.output, ServicesOutput::Text | ServicesOutput::Wide) {
-        text.push_str("\nplanned from manifests: counters and the kernel's state are unknown\n");
+        text.push_str("\na plan: counters and the kernel's state are unknown\n");
     }
     Ok(crate::commands::print(&text)?)
 }
