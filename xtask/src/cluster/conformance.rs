@@ -89,9 +89,13 @@ pub(super) fn page(all: &All) -> Result<String> {
     let specs: BTreeSet<&str> =
         all.values().flat_map(|it| it.specs.keys()).map(String::as_str).collect();
     let outcome = |it: &Results, spec: &str| it.specs.get(spec).cloned();
-    let others = specs.into_iter().filter(|spec| {
-        all.values().any(|it| outcome(it, spec).is_some_and(|outcome| outcome != "passed"))
-    });
+    let is_passed_everywhere = |spec: &&str| {
+        all.values().all(|it| outcome(it, spec).is_none_or(|outcome| outcome == "passed"))
+    };
+    let others: Vec<&str> = specs.into_iter().filter(|spec| !is_passed_everywhere(spec)).collect();
+    if others.is_empty() {
+        return Ok(text + "\nEach spec passed wherever it ran.\n");
+    }
     writeln!(text, "\nSpecs that did not pass everywhere:\n\n{}", head("spec").trim_end())?;
     for spec in others {
         row(&mut text, spec, &|it| outcome(it, spec).unwrap_or_else(|| "did not run".to_owned()))?;
