@@ -1,28 +1,30 @@
 //! The HTTP client: one shared connection, with pings that detect a dead server.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::http::Request;
-use hyper::rt::{Read, Write};
-use hyper_rustls::HttpsConnectorBuilder;
+use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::Client;
 use kube::client::{Body, ConfigExt};
-use kube::{Client, Config};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::access::Prepared;
 use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use super::failure::innermost;
-use super::http::{self, Http};
 use super::proxy::Proxy;
 use super::requests::{RequestObserver, observed};
 use super::server_name::server_name;
-use super::token::Token;
 use super::{Access, AccessError, ContentType};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
@@ -31,6 +33,25 @@ use super::{Access, AccessError, ContentType};
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// The timeout of a TCP connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take until HTTP/2 is negotiated: TCP, a proxy, and TLS, which gets 10 s
+/// in client-go.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long other requests wait for the first answer, so that they can share its connection.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// HTTP/2: the client sends a ping when the server was silent for this long (client-go: 30 s) …
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// … and closes the connection without an answer within this time (client-go: 15 s).
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2: the bytes that the server may send before the agent has read them, in one answer and in
+/// all. A list arrives with at most one window per round trip: 20 MB/s at 100 ms. A decoder that is
+/// slower than the network buffers a whole window, so larger ones (client-go: 4 MiB and 1 GiB) cost
+/// memory at the start.
+const STREAM_WINDOW: u32 = 2 << 20;
+const CONNECTION_WINDOW: u32 = 5 << 20;
+
+/// A connection to the server, before TLS with it: to a proxy, there may be TLS already.
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+type Connect<S> = BoxCloneSyncService<Uri, S, BoxError>;
 
 /// An error that names the server: the resolver's error does not contain the name.
 #[derive(Debug, thiserror::Error)]
@@ -55,48 +76,73 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let tcp = Connector { there: access.dialer.clone(), here: tcp };
-    let Some(proxy) = proxy else {
-        return client_over(tcp, &config, token, "", observer);
-    };
-    let through = format!(" through the proxy {proxy}");
-    match proxy.0.uri().scheme_str() {
-        Some("http") => client_over(tunnel(&proxy, tcp), &config, token, &through, observer),
-        Some("https") => {
-            let https = HttpsConnectorBuilder::new()
+    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let mut way = server.clone();
+    let connect = match &proxy {
+        None => Connect::new(tcp.map_response(MaybeHttpsStream::Http)),
+        Some(proxy) => {
+            way.push_str(&format!(" through the proxy {proxy}"));
+            let inner = HttpsConnectorBuilder::new()
                 .with_tls_config(config.rustls_client_config()?)
-                .https_only()
+                .https_or_http()
                 .enable_http1()
                 .wrap_connector(tcp);
-            client_over(tunnel(&proxy, https), &config, token, &through, observer)
+            through(proxy, Connect::new(inner))
         }
-        _ => {
-            let mut socks = SocksV5::new(proxy.0.uri().clone(), tcp);
-            if let Some((user, password)) = proxy.0.raw_auth() {
-                socks = socks.with_auth(user.to_owned(), password.to_owned());
-            }
-            client_over(socks, &config, token, &through, observer)
-        }
+    };
+    let mut https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
+        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
     }
+    let https = https.enable_all_versions().wrap_connector(connect);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_request(move |mut request: Request<Body>| {
+            if let Some(header) = token.header(Instant::now()) {
+                request.headers_mut().insert(AUTHORIZATION, header);
+            }
+            request
+        })
+        .layer(config.extra_headers_layer()?)
+        .map_err(move |error: legacy::Error| -> BoxError {
+            Box::new(NoAnswer { way: way.clone(), reason: innermost(&error) })
+        })
+        .service(shared(Connect::new(service_fn(move |server: Uri| {
+            let connecting = Connect::new(https.clone()).oneshot(server);
+            async move {
+                let late = format!("no connection within {} s", HANDSHAKE_TIMEOUT.as_secs());
+                timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| late)?
+            }
+        }))));
+    let service = observed(service, &server, observer);
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// Returns a connector through an HTTP proxy, to which `inner` connects.
-fn tunnel<C>(proxy: &Proxy, inner: C) -> BoxCloneSyncService<Uri, C::Response, BoxError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connected + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<BoxError>,
-{
+/// Returns a connector through a proxy, to which `inner` connects.
+fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
+    let address = proxy.0.uri().clone();
+    if address.scheme_str().is_some_and(|scheme| scheme.starts_with("socks")) {
+        // There is no TLS on the way to such a proxy.
+        let authority = address.authority().map(ToString::to_string).unwrap_or_default();
+        let plain = format!("http://{authority}/").parse().unwrap_or(address);
+        let mut socks = SocksV5::new(plain, inner);
+        if let Some((user, password)) = proxy.0.raw_auth() {
+            socks = socks.with_auth(user.to_owned(), password.to_owned());
+        }
+        return Connect::new(socks.map_err(Into::into));
+    }
     let authorization = proxy.0.basic_auth().cloned();
     let wrong = match authorization {
         Some(_) => "the proxy does not accept the credentials in its URL (407)",
         None => "the proxy requires credentials (407); give them in its URL",
     };
-    let inner = inner.map_err(|error: C::Error| {
-        let error: BoxError = error.into();
-        format!("the proxy cannot be reached: {}", innermost(&*error))
-    });
-    let mut tunnel = Tunnel::new(proxy.0.uri().clone(), inner);
+    let inner = inner
+        .map_err(|error: BoxError| format!("the proxy cannot be reached: {}", innermost(&*error)));
+    let mut tunnel = Tunnel::new(address, inner);
     if let Some(header) = authorization {
         tunnel = tunnel.with_auth(header);
     }
@@ -115,50 +161,48 @@ where
             }
             _ => server,
         });
-    BoxCloneSyncService::new(tunnel)
+    Connect::new(tunnel)
 }
 
-fn client_over<C>(
-    connector: C,
-    config: &Config,
-    token: Token,
-    through: &str,
-    observer: &RequestObserver,
-) -> Result<Client, AccessError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connected + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<BoxError>,
-{
-    let mut https = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
-        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
-    }
-    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-    let way = format!("{server}{through}");
-    let https = https.enable_all_versions().wrap_connector(connector);
-    let http = Http::new(https, &config.cluster_url);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .map_request(move |mut request: Request<Body>| {
-            if let Some(header) = token.header(Instant::now()) {
-                request.headers_mut().insert(AUTHORIZATION, header);
+/// Returns an HTTP client whose requests share one connection if the server has HTTP/2.
+///
+/// hyper-util opens a connection for each request until it knows that they can share one. So one
+/// request goes ahead, and the others wait for its answer.
+fn shared(
+    connect: Connect<MaybeHttpsStream<Stream>>,
+) -> impl Service<
+    Request<Body>,
+    Response = hyper::Response<hyper::body::Incoming>,
+    Error = legacy::Error,
+    Future: Send,
+> + Clone
++ Send
++ 'static {
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .build(connect);
+    let (works, first) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
+    service_fn(move |request: Request<Body>| {
+        let (client, works, first) = (client.clone(), works.clone(), first.clone());
+        async move {
+            let mut ahead = None;
+            if !works.load(Ordering::Relaxed) {
+                ahead = timeout(FIRST_ANSWER_TIMEOUT, first.lock()).await.ok();
             }
-            request
-        })
-        .layer(config.extra_headers_layer()?)
-        .map_err(move |error: http::NoAnswer| -> BoxError {
-            let (way, reason) = (way.clone(), error.to_string());
-            Box::new(NoAnswer { way, reason })
-        })
-        .service(http);
-    let service = observed(service, &server, observer);
-    Ok(Client::new(service, config.default_namespace.clone()))
+            if works.load(Ordering::Relaxed) {
+                ahead = None;
+            }
+            let answer = client.request(request).await;
+            works.store(answer.is_ok(), Ordering::Relaxed);
+            drop(ahead);
+            answer
+        }
+    })
 }
 
 /// The client in use, with the means to make a new one: when the server rejects the agent,

@@ -77,10 +77,11 @@ impl Failure {
         Failure::Broken(innermost(error))
     }
 
-    /// Returns true if new credentials, certificates or another address of the server might help.
+    /// Returns true if another connection might help, with the current credentials, certificates
+    /// and address of the server.
     pub(super) fn is_about_access(&self) -> bool {
         match self {
-            Failure::Unreachable(_) => true,
+            Failure::Unreachable(_) | Failure::Broken(_) => true,
             Failure::Refused { code, .. } => *code == StatusCode::UNAUTHORIZED.as_u16(),
             _ => false,
         }

@@ -21,7 +21,6 @@ mod dial;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
-mod http;
 mod inspect;
 mod json;
 mod kubeconfig;
