@@ -14,6 +14,7 @@
 mod access;
 mod api_status;
 mod backoff;
+mod body;
 mod client;
 mod content_type;
 mod decoder;
@@ -22,12 +23,9 @@ mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
 mod inspect;
-mod json;
 mod kubeconfig;
 mod messages;
 mod page;
-mod pieces;
-mod protobuf;
 mod proxy;
 mod requests;
 mod resource;
