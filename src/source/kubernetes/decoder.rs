@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use shunt_core::model::{Change, Family, Listed, ObjectName};
+use shunt_core::model::{Change, Family, ObjectName};
 
 use crate::source::objects::{Converted, Encoded, Kind, Names, convert};
 use crate::source::spanned_yaml::Diagnostic;
@@ -65,16 +65,7 @@ impl Decoder {
     /// Handles a complete list: returns the change that deletes all objects that it lacks.
     pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Option<Change> {
         self.told.retain(|name, _| names.contains(name));
-        let listed = match self.kind {
-            Kind::Service => Listed::Services(names.into()),
-            Kind::EndpointSlice => Listed::Slices(names.into()),
-            Kind::ServiceCidr => {
-                let names: HashSet<Arc<str>> = names.into_iter().map(|name| name.name).collect();
-                Listed::ServiceCidrs(names.into())
-            }
-            Kind::Node => return names.is_empty().then_some(Change::NodeGone),
-        };
-        Some(Change::Listed(listed))
+        self.kind.listed(names)
     }
 
     /// Reports problems, once for each version of an object.

@@ -6,14 +6,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use shunt_core::model::Change;
 
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::collection::{Collection, FileId};
-use super::{Context, Error, Locations, Round, parse};
+use super::{Context, Error, Locations, parse};
 
 /// The size limit of a file. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
@@ -21,17 +20,14 @@ const SIZE_LIMIT: u64 = 128 << 20;
 /// The approximate number of unused kinds that are named.
 const NOT_USED_LIMIT: usize = 50;
 
-/// A reader of files and directories into a collection.
+/// A reader of files and directories into a collection. It logs each problem when it occurs.
 pub(super) struct Scanner {
     roots: Vec<PathBuf>,
     context: Context,
-    locations: Locations,
-    collection: Collection,
+    pub(super) collection: Collection,
     not_used: BTreeSet<String>,
     /// The problems of whole paths.
-    root_problems: Vec<Option<Diagnostic>>,
-    problems: Arc<[Diagnostic]>,
-    log: bool,
+    pub(super) root_problems: Vec<Option<Diagnostic>>,
 }
 
 impl Scanner {
@@ -47,18 +43,10 @@ impl Scanner {
         Ok(Scanner {
             roots: roots.to_vec(),
             context: Context { node_name: node_name.into(), ..Context::default() },
-            locations: locations.clone(),
             collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
-            problems: Arc::new([]),
-            log: false,
         })
-    }
-
-    /// Logs each problem when it occurs.
-    pub(super) fn log_problems(&mut self) {
-        self.log = true;
     }
 
     /// Reads all files of a path. Returns false if the path is gone or cannot be read: its previous
@@ -77,12 +65,12 @@ impl Scanner {
         });
         let good = problem.is_none();
         if self.root_problems[root] != problem {
-            if self.log
-                && let Some(problem) = &problem
-            {
-                problem.log();
-            } else if self.log {
-                tracing::info!(path = %self.roots[root].display(), "manifests can be read again");
+            match &problem {
+                Some(problem) => problem.log(),
+                None => {
+                    let path = self.roots[root].display();
+                    tracing::info!(%path, "manifests can be read again");
+                }
             }
             self.root_problems[root] = problem;
         }
@@ -154,33 +142,24 @@ impl Scanner {
     }
 
     fn log_new(&self, file: &FileId, problems: &[Diagnostic]) {
-        if self.log && problems != self.collection.problems_of(file) {
+        if problems != self.collection.problems_of(file) {
             problems.iter().for_each(Diagnostic::log);
         }
     }
 
-    /// Ends the first round.
-    pub(super) fn first_round(&mut self) -> Round {
-        if self.log && !self.not_used.is_empty() {
+    /// Logs the kinds of objects that shunt does not use.
+    pub(super) fn log_not_used(&self) {
+        if !self.not_used.is_empty() {
             let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
             tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
         }
-        // Locations from an earlier source.
-        self.locations.clear();
-        let mut round = self.round();
-        round.changes.push(Change::Synced);
-        round
     }
 
-    /// Ends a round.
-    pub(super) fn round(&mut self) -> Round {
-        let changes = self.collection.finish();
-        let roots = self.root_problems.iter().flatten().cloned();
-        let problems: Vec<Diagnostic> = roots.chain(self.collection.problems()).collect();
-        if *problems != *self.problems {
-            self.problems = problems.into();
-        }
-        Round { changes, problems: self.problems.clone() }
+    /// Returns the changes since the last call.
+    pub(super) fn changes(&mut self) -> Vec<Change> {
+        let (changes, contests) = self.collection.finish();
+        contests.iter().for_each(Diagnostic::log);
+        changes
     }
 }
 

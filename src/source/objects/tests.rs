@@ -3,14 +3,11 @@
 use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
-use crate::source::spanned_yaml;
-
-fn parse(yaml: &str) -> Vec<spanned_yaml::Document<'_>> {
-    spanned_yaml::parse(yaml.as_bytes()).unwrap()
-}
+use crate::source::spanned_yaml::documents;
 
 fn converted(kind: Kind, yaml: &str) -> Converted {
-    convert(kind, &Encoded::Json(parse(yaml)[0].json()), &mut Names::new()).unwrap()
+    let document = documents(yaml.as_bytes()).unwrap().next().unwrap().unwrap();
+    convert(kind, &Encoded::Json(document.json()), &mut Names::new()).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {
