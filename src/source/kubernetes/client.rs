@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hyper::Uri;
 use hyper::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::http::Request;
+use hyper::{Method, StatusCode, Uri};
 use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::Client;
@@ -20,10 +19,9 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::access::Prepared;
-use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use super::dial::{Connector, tcp};
 use super::failure::innermost;
 use super::proxy::Proxy;
-use super::requests::{RequestObserver, observed};
 use super::server_name::server_name;
 use super::{Access, AccessError, ContentType};
 
@@ -49,6 +47,22 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 5 << 20;
 
+/// A finished request: its answer has begun, or it has failed.
+#[derive(Debug)]
+pub struct ObservedRequest<'a> {
+    /// The HTTP method.
+    pub method: &'a Method,
+    /// The server, as `host:port` where the URL has a port.
+    pub host: &'a str,
+    /// The status of the answer; none if the request failed.
+    pub status: Option<StatusCode>,
+    /// The latency; none for a watch, whose answer begins at once and lasts for minutes.
+    pub took: Option<Duration>,
+}
+
+/// A callback for each request.
+pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
+
 /// A connection to the server, before TLS with it: to a proxy, there may be TLS already.
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type Connect<S> = BoxCloneSyncService<Uri, S, BoxError>;
@@ -68,14 +82,7 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    let tcp = Connector { there: access.dialer.clone(), here: tcp };
+    let tcp = Connector { there: access.dialer.clone(), here: tcp(CONNECT_TIMEOUT) };
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let mut way = server.clone();
     let connect = match &proxy {
@@ -98,6 +105,13 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
         https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
     }
     let https = https.enable_all_versions().wrap_connector(connect);
+    let connect = Connect::new(service_fn(move |server: Uri| {
+        let connecting = Connect::new(https.clone()).oneshot(server);
+        async move {
+            let late = format!("no connection within {} s", HANDSHAKE_TIMEOUT.as_secs());
+            timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| late)?
+        }
+    }));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -111,14 +125,7 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
         .map_err(move |error: legacy::Error| -> BoxError {
             Box::new(NoAnswer { way: way.clone(), reason: innermost(&error) })
         })
-        .service(shared(Connect::new(service_fn(move |server: Uri| {
-            let connecting = Connect::new(https.clone()).oneshot(server);
-            async move {
-                let late = format!("no connection within {} s", HANDSHAKE_TIMEOUT.as_secs());
-                timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| late)?
-            }
-        }))));
-    let service = observed(service, &server, observer);
+        .service(shared(connect, server, observer.clone()));
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
@@ -164,12 +171,15 @@ fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
     Connect::new(tunnel)
 }
 
-/// Returns an HTTP client whose requests share one connection if the server has HTTP/2.
+/// Returns an HTTP client whose requests share one connection if the server has HTTP/2. It calls the
+/// observer for each of them.
 ///
 /// hyper-util opens a connection for each request until it knows that they can share one. So one
 /// request goes ahead, and the others wait for its answer.
 fn shared(
     connect: Connect<MaybeHttpsStream<Stream>>,
+    host: String,
+    observer: RequestObserver,
 ) -> impl Service<
     Request<Body>,
     Response = hyper::Response<hyper::body::Incoming>,
@@ -186,10 +196,12 @@ fn shared(
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connect);
-    let (works, first) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
+    let shared = Arc::new((host, observer, AtomicBool::new(false), tokio::sync::Mutex::new(())));
     service_fn(move |request: Request<Body>| {
-        let (client, works, first) = (client.clone(), works.clone(), first.clone());
+        let (client, shared) = (client.clone(), shared.clone());
         async move {
+            let (host, observer, works, first) = &*shared;
+            let started = Instant::now();
             let mut ahead = None;
             if !works.load(Ordering::Relaxed) {
                 ahead = timeout(FIRST_ANSWER_TIMEOUT, first.lock()).await.ok();
@@ -197,9 +209,18 @@ fn shared(
             if works.load(Ordering::Relaxed) {
                 ahead = None;
             }
+            let method = request.method().clone();
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.split('&').any(|parameter| parameter.starts_with("watch="));
             let answer = client.request(request).await;
             works.store(answer.is_ok(), Ordering::Relaxed);
             drop(ahead);
+            observer(&ObservedRequest {
+                method: &method,
+                host,
+                status: answer.as_ref().ok().map(hyper::Response::status),
+                took: (!is_watch).then(|| started.elapsed()),
+            });
             answer
         }
     })

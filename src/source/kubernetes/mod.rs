@@ -27,7 +27,6 @@ mod kubeconfig;
 mod messages;
 mod page;
 mod proxy;
-mod requests;
 mod resource;
 mod server_name;
 mod token;
@@ -48,15 +47,14 @@ use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
-pub use client::Connection;
 pub(crate) use client::REQUEST_TIMEOUT;
+pub use client::{Connection, ObservedRequest, RequestObserver};
 pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::{fuzz, fuzz_protobuf};
+pub(crate) use fuzz::fuzz;
 pub use inspect::{Inspection, Refused, inspect};
-pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;
 

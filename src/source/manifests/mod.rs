@@ -30,7 +30,7 @@ use shunt_core::model::Change;
 
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
-pub use watch::Watcher;
+pub use watch::{Stop, Watcher};
 
 /// The files cannot be read or watched at all.
 #[derive(Debug, thiserror::Error)]

@@ -52,17 +52,29 @@ impl Scanner {
     /// Reads all files of a path. Returns false if the path is gone or cannot be read: its previous
     /// content stays.
     pub(super) fn scan(&mut self, root: usize) -> bool {
-        let result = fs::metadata(&self.roots[root]).and_then(|metadata| {
-            if metadata.is_dir() { self.scan_directory(root) } else { self.scan_file(root) }
-        });
-        let problem = result.err().map(|error| {
-            let reason = format!(
-                "cannot read the path of the manifests: {error}; its previous content stays in \
-                 effect until it is back"
-            );
-            Diagnostic::new(Severity::Error, FieldPath::default(), reason)
-                .in_file(&self.roots[root].as_path().into(), None)
-        });
+        let path = &self.roots[root];
+        let problem = match manifests_at(path) {
+            Ok(files) => {
+                let file = |path: PathBuf| FileId { root, path: path.into() };
+                let files: BTreeSet<FileId> = files.into_iter().map(file).collect();
+                for gone in self.collection.files_of(root) {
+                    if !files.contains(&gone) {
+                        self.collection.remove(&gone);
+                    }
+                }
+                // Sorted by name, for a readable log.
+                files.into_iter().for_each(|file| self.load(file));
+                None
+            }
+            Err(error) => {
+                let reason = format!(
+                    "cannot read the path of the manifests: {error}; its previous content stays in \
+                     effect until it is back"
+                );
+                let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+                Some(problem.in_file(&path.as_path().into(), None))
+            }
+        };
         let good = problem.is_none();
         if self.root_problems[root] != problem {
             match &problem {
@@ -77,43 +89,12 @@ impl Scanner {
         good
     }
 
-    fn scan_directory(&mut self, root: usize) -> io::Result<()> {
-        let mut gone: BTreeSet<FileId> = self.collection.files_of(root).into_iter().collect();
-        let paths = fs::read_dir(&self.roots[root])?.map(|entry| entry.map(|e| e.path()));
-        let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
-        paths.retain(|path| path.file_name().is_some_and(is_manifest));
-        // Sorted by name, for a readable log.
-        paths.sort_unstable();
-        for path in paths {
-            let file = FileId { root, path: path.into() };
-            gone.remove(&file);
-            self.load(file);
+    /// Reads a file in a directory, if it is complete or gone.
+    pub(super) fn look_at(&mut self, root: usize, name: &OsStr, complete: bool) {
+        let path = self.roots[root].join(name);
+        if complete || fs::symlink_metadata(&path).is_err() {
+            self.load(FileId { root, path: path.into() });
         }
-        for file in gone {
-            self.collection.remove(&file);
-        }
-        Ok(())
-    }
-
-    fn scan_file(&mut self, root: usize) -> io::Result<()> {
-        let file = FileId { root, path: self.roots[root].as_path().into() };
-        for other in self.collection.files_of(root) {
-            if other != file {
-                self.collection.remove(&other);
-            }
-        }
-        self.load(file);
-        Ok(())
-    }
-
-    /// Reads a file in a directory.
-    pub(super) fn look_at(&mut self, root: usize, name: &OsStr) {
-        self.load(FileId { root, path: self.roots[root].join(name).into() });
-    }
-
-    /// Returns true if the directory has an entry of that name.
-    pub(super) fn exists(&self, root: usize, name: &OsStr) -> bool {
-        fs::symlink_metadata(self.roots[root].join(name)).is_ok()
     }
 
     fn load(&mut self, file: FileId) {
@@ -161,6 +142,17 @@ impl Scanner {
         contests.iter().for_each(Diagnostic::log);
         changes
     }
+}
+
+/// Returns the manifests in a directory, or the file at this path.
+fn manifests_at(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let paths = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+    paths.retain(|path| path.file_name().is_some_and(is_manifest));
+    Ok(paths)
 }
 
 /// Returns true for names of manifests in a directory: not hidden, and no temporary file of an

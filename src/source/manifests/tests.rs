@@ -16,7 +16,6 @@ use tempfile::TempDir;
 use super::collection::{Collection, FileId};
 use super::scan::Scanner;
 use super::*;
-use crate::source::file_watch::Stop;
 use crate::source::objects::{Key, Kind};
 use crate::source::spanned_yaml::Diagnostic;
 

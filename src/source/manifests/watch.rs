@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use shunt_core::model::{Change, ChangeBatch};
+use tokio::sync::oneshot;
 
 use super::scan::{Scanner, is_manifest};
 use super::{Error, Locations};
-use crate::source::file_watch::{Paths, Stop, Todo};
+use crate::source::file_watch::{self, Paths, Todo};
 use crate::source::objects::Kind;
 
 /// A watcher of manifests.
@@ -16,6 +17,14 @@ pub struct Watcher {
     scanner: Scanner,
     paths: Paths,
     roots: usize,
+    stopped: oneshot::Receiver<()>,
+}
+
+/// A guard whose drop ends [`Watcher::run`].
+#[derive(Debug)]
+#[must_use = "it ends the watch when it is dropped"]
+pub struct Stop {
+    _held: oneshot::Sender<()>,
 }
 
 impl Watcher {
@@ -28,8 +37,9 @@ impl Watcher {
     ) -> Result<(Watcher, Stop), Error> {
         let scanner = Scanner::new(paths, node_name, locations)?;
         let roots = paths.len();
-        let (paths, stop) = Paths::new(paths, is_manifest)?;
-        Ok((Watcher { scanner, paths, roots }, stop))
+        let paths = Paths::new(paths, is_manifest)?;
+        let (held, stopped) = oneshot::channel();
+        Ok((Watcher { scanner, paths, roots, stopped }, Stop { _held: held }))
     }
 
     /// Reads all manifests and calls `sink` with them, then with each change, until `sink` returns
@@ -37,6 +47,8 @@ impl Watcher {
     /// Blocks: run it in a thread of its own, so that the read of a large file delays no other
     /// work.
     pub fn run(mut self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|reason| file_watch::Error::Open { reason })?;
         for root in 0..self.roots {
             self.look_at(root);
         }
@@ -49,7 +61,13 @@ impl Watcher {
             if !changes.is_empty() && sink(ChangeBatch::new(changes, Instant::now())).is_break() {
                 return Ok(());
             }
-            let Some(todo) = self.paths.wait()? else { return Ok(()) };
+            let todo = runtime.block_on(async {
+                tokio::select! {
+                    todo = self.paths.wait() => todo.map(Some),
+                    _ = &mut self.stopped => Ok(None),
+                }
+            });
+            let Some(todo) = todo? else { return Ok(()) };
             self.work(todo);
             changes = self.scanner.changes();
         }
@@ -60,9 +78,8 @@ impl Watcher {
             self.look_at(root);
         }
         for ((root, name), complete) in todo.files {
-            let seen = todo.roots.contains(&root);
-            if !seen && (complete || !self.scanner.exists(root, &name)) {
-                self.scanner.look_at(root, &name);
+            if !todo.roots.contains(&root) {
+                self.scanner.look_at(root, &name, complete);
             }
         }
     }

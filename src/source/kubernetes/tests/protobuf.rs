@@ -53,14 +53,14 @@ async fn garbage_in_a_watch_is_requested_as_json_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
-    for (body, _) in garbage().into_iter().take(5) {
-        let answers =
-            vec![Answer::protobuf(body), Answer::list(7, &[service("a", 3)]), Answer::watch(&[])];
-        let (script, told) = follow("services", 5, answers).await;
-        assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON]);
-        assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
-        assert!(told.contains(&"synced".to_owned()), "{told:?}");
-    }
+    let answers = vec![
+        Answer::protobuf(vec![0xff; 8]),
+        Answer::list(7, &[service("a", 3)]),
+        Answer::watch(&[]),
+    ];
+    let (script, told) = follow("services", 5, answers).await;
+    assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON]);
+    assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
