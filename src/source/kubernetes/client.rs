@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::http::Request;
-use hyper::{Method, StatusCode, Uri};
+use hyper::{Method, Response, StatusCode, Uri};
 use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
@@ -16,10 +17,10 @@ use kube::client::{Body, ConfigExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
 use super::access::Prepared;
-use super::dial::{Connector, tcp};
+use super::dial::connector;
 use super::failure::innermost;
 use super::proxy::Proxy;
 use super::server_name::server_name;
@@ -29,8 +30,6 @@ use super::{Access, AccessError, ContentType};
 /// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
 /// longer: a repeated request would wait anew. (Pings detect a dead connection earlier.)
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
-/// The timeout of a TCP connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may take until HTTP/2 is negotiated: TCP, a proxy, and TLS, which gets 10 s
 /// in client-go.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -67,22 +66,13 @@ pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 type Connect<S> = BoxCloneSyncService<Uri, S, BoxError>;
 
-/// An error that names the server: the resolver's error does not contain the name.
-#[derive(Debug, thiserror::Error)]
-#[error("{way}: {reason}")]
-struct NoAnswer {
-    /// The server, and the proxy in between.
-    way: String,
-    reason: String,
-}
-
 /// Makes a client. kube's own client speaks HTTP/1 only: it has a connection for each watch, and
 /// detects a dead host of the server only after minutes.
 fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessError> {
     let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
-    let tcp = Connector { there: access.dialer.clone(), here: tcp(CONNECT_TIMEOUT) };
+    let tcp = connector(access.dialer.clone());
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let mut way = server.clone();
     let connect = match &proxy {
@@ -122,9 +112,8 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
             request
         })
         .layer(config.extra_headers_layer()?)
-        .map_err(move |error: legacy::Error| -> BoxError {
-            Box::new(NoAnswer { way: way.clone(), reason: innermost(&error) })
-        })
+        // The resolver's error does not contain the name of the server.
+        .map_err(move |error| BoxError::from(format!("{way}: {}", innermost(&error))))
         .service(shared(connect, server, observer.clone()));
     Ok(Client::new(service, config.default_namespace.clone()))
 }
@@ -180,14 +169,7 @@ fn shared(
     connect: Connect<MaybeHttpsStream<Stream>>,
     host: String,
     observer: RequestObserver,
-) -> impl Service<
-    Request<Body>,
-    Response = hyper::Response<hyper::body::Incoming>,
-    Error = legacy::Error,
-    Future: Send,
-> + Clone
-+ Send
-+ 'static {
+) -> BoxCloneSyncService<Request<Body>, Response<Incoming>, legacy::Error> {
     let client = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -197,7 +179,7 @@ fn shared(
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .build(connect);
     let shared = Arc::new((host, observer, AtomicBool::new(false), tokio::sync::Mutex::new(())));
-    service_fn(move |request: Request<Body>| {
+    BoxCloneSyncService::new(service_fn(move |request: Request<Body>| {
         let (client, shared) = (client.clone(), shared.clone());
         async move {
             let (host, observer, works, first) = &*shared;
@@ -218,12 +200,12 @@ fn shared(
             observer(&ObservedRequest {
                 method: &method,
                 host,
-                status: answer.as_ref().ok().map(hyper::Response::status),
+                status: answer.as_ref().ok().map(Response::status),
                 took: (!is_watch).then(|| started.elapsed()),
             });
             answer
         }
-    })
+    }))
 }
 
 /// The client in use, with the means to make a new one: when the server rejects the agent,

@@ -4,31 +4,30 @@
 //! A kubeconfig usually fits the namespace of the start, but the server may be reachable only from
 //! the other namespace. So the agent tries the namespace of the start first, then the other.
 
-use std::future::Future;
 use std::io;
 use std::net::TcpStream;
-use std::pin::Pin;
-use std::task::{self, Poll};
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, oneshot};
-use tower::{BoxError, Service, ServiceExt};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt, service_fn};
 
 /// HTTP/1 has no pings; TCP keepalive takes their place.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// The timeout of a connect from the namespace of the start.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The timeout of a TCP connect, and of one from the namespace of the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A server, and where the connection to it goes.
 type Call = (Uri, oneshot::Sender<io::Result<TcpStream>>);
 
 /// Returns a connector for TCP in the namespace of the thread that uses it.
-pub(super) fn tcp(connect_timeout: Duration) -> HttpConnector {
+fn tcp(connect_timeout: Duration) -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -62,7 +61,7 @@ impl Dialer {
         std::thread::Builder::new().name("dialer".to_owned()).spawn(move || {
             runtime.block_on(async {
                 while let Some((server, answer)) = calls.recv().await {
-                    let connected = tcp(CONNECT_TIMEOUT).oneshot(server).await;
+                    let connected = tcp(DIAL_TIMEOUT).oneshot(server).await;
                     let stream = connected.map_err(io::Error::other);
                     // The caller may have stopped waiting.
                     let _ = answer.send(stream.and_then(|stream| stream.into_inner().into_std()));
@@ -80,33 +79,20 @@ impl Dialer {
     }
 }
 
-/// Connects from the dialer's namespace, if there is one, and otherwise from this one.
-#[derive(Clone)]
-pub(super) struct Connector {
-    pub(super) there: Option<Dialer>,
-    pub(super) here: HttpConnector,
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<tokio::net::TcpStream>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut task::Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.here.poll_ready(context).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let there = self.there.clone();
-        let mut here = self.here.clone();
-        Box::pin(async move {
+/// Returns a connector from the dialer's namespace, if there is one, and otherwise from this one.
+pub(super) fn connector(
+    there: Option<Dialer>,
+) -> BoxCloneSyncService<Uri, TokioIo<tokio::net::TcpStream>, BoxError> {
+    let here = tcp(CONNECT_TIMEOUT);
+    BoxCloneSyncService::new(service_fn(move |server: Uri| {
+        let (there, here) = (there.clone(), here.clone());
+        async move {
             if let Some(there) = there
-                && let Ok(stream) = there.dial(uri.clone()).await
+                && let Ok(stream) = there.dial(server.clone()).await
             {
                 return Ok(TokioIo::new(stream));
             }
-            std::future::poll_fn(|context| here.poll_ready(context)).await?;
-            Ok(here.call(uri).await?)
-        })
-    }
+            here.oneshot(server).await.map_err(BoxError::from)
+        }
+    }))
 }

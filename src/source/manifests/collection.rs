@@ -63,7 +63,7 @@ impl Collection {
     }
 
     /// Returns the changes since the last call, deletions first, and a warning for each changed
-    /// object with definitions in several files.
+    /// object with several definitions.
     pub(super) fn finish(&mut self) -> (Vec<Change>, Vec<Diagnostic>) {
         let mut definitions: BTreeMap<&Key, Vec<(&FileId, &Object)>> = BTreeMap::new();
         for (file, manifest) in &self.files {
@@ -101,7 +101,7 @@ impl Collection {
     }
 }
 
-/// Returns the warning about an object which counts at this location, and which other files define, too.
+/// Returns the warning about an object that counts at this location and has other definitions.
 fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagnostic {
     let places = others.iter().rev().take(4);
     let mut places: Vec<String> =
@@ -110,7 +110,8 @@ fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagn
         places[3] = "…".into();
     }
     let reason = format!(
-        "the same object is also in {}; the last file by name wins; remove it from the others",
+        "the same object is also in {}; the last definition wins, by file name, then by line; remove the \
+         others",
         places.join(", ")
     );
     let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason).of_object(key);

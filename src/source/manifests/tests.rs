@@ -136,11 +136,6 @@ fn messages_name_file_line_object_field_and_value() {
             ],
         ),
         (
-            &format!("{}{}", service("a", 1), service("a", 2)),
-            &["f.yaml:7: Service default/a: the same object is already in line 2; the last \
-                 definition wins; remove the other"],
-        ),
-        (
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
             &[
                 "f.yaml:6: EndpointSlice default/a: ports[0].port: a port needs a number (this port of the slice is ignored)",
@@ -214,15 +209,15 @@ fn manifest(services: &[(u32, u32)]) -> Manifest {
 #[test]
 fn the_last_of_several_definitions_counts() {
     let mut collection = Collection::default();
-    collection.set(id(2), manifest(&[(0, 2)]));
+    collection.set(id(2), manifest(&[(0, 3), (0, 2)]));
     collection.set(id(1), manifest(&[(0, 1)]));
     let (changes, contests) = collection.finish();
     assert_eq!(say(&changes), ["default/s0 10.96.0.2"]);
     let contests: Vec<String> = contests.iter().map(ToString::to_string).collect();
     assert_eq!(
         contests,
-        ["2.yaml:2: Service default/s0: the same object is also in 1.yaml:2; the last file by \
-             name wins; remove it from the others"]
+        ["2.yaml:7: Service default/s0: the same object is also in 2.yaml:2, 1.yaml:2; the last \
+             definition wins, by file name, then by line; remove the others"]
     );
     // Moving an object from one file to another changes nothing.
     collection.remove(&id(2));

@@ -348,32 +348,22 @@ fn accept(request: &Request<kube::client::Body>) -> String {
 
 /// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.
 fn words(delivery: &ChangeBatch) -> String {
-    let sorted = |names: &mut dyn Iterator<Item = String>| {
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        format!("={}", names.join(" "))
+    let list = |what: &str, names: &mut dyn Iterator<Item = &str>| {
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        format!("{what}={}", names.join(" "))
     };
     let word = |change: &Change| match change {
         Change::Service(service) => format!("+{}", service.name.name),
-        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) | Change::SliceGone(name) => {
-            format!("-{}", name.name)
-        }
-        Change::Slice(slice) => format!("+{}", slice.name.name),
-        Change::Node(node) | Change::NodeRemembered(node) => format!("+node {}", node.name),
-        Change::NodeGone => "-node".to_owned(),
+        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("-{}", name.name),
         Change::ServiceCidr(name, _) => format!("+cidr {name}"),
-        Change::ServiceCidrGone(name) => format!("-cidr {name}"),
         Change::Listed(Listed::Services(names)) => {
-            format!("services{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
-        }
-        Change::Listed(Listed::Slices(names)) => {
-            format!("slices{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
+            list("services", &mut names.iter().map(|name| &*name.name))
         }
         Change::Listed(Listed::ServiceCidrs(names)) => {
-            format!("cidrs{}", sorted(&mut names.iter().map(ToString::to_string)))
+            list("cidrs", &mut names.iter().map(|name| &**name))
         }
-        Change::InterfaceAddresses(_) => "addresses".to_owned(),
-        Change::Synced => "synced".to_owned(),
+        other => format!("{other:?}"),
     };
     delivery.changes.iter().map(word).collect::<Vec<_>>().join(", ")
 }
