@@ -130,7 +130,7 @@ impl Source {
             Box::pin(Watch::new(resource, connection, api_status, decoder, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
-        // The watches end only when the receiver of their batches is dropped.
+        // The watches never end.
         tokio::select! {
             () = hand_on(batches, deliver) => {}
             _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Listing;
 use super::api_status::ApiStatus;
-use super::backoff::Backoff;
+use super::backoff::{Backoff, MAX_PAUSE};
 use super::client::Connection;
 use super::content_type::Negotiation;
 use super::decoder::Decoder;
@@ -76,27 +76,6 @@ pub(super) struct Watch {
     patience: u32,
 }
 
-/// The end of a [`Watch`]: the receiver of its batches is dropped.
-struct ReceiverGone;
-
-/// The reason for the end of a connection.
-enum End {
-    Failed(Failure),
-    ReceiverGone,
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        End::Failed(failure)
-    }
-}
-
-impl From<ReceiverGone> for End {
-    fn from(_: ReceiverGone) -> End {
-        End::ReceiverGone
-    }
-}
-
 /// The objects of an incomplete list.
 #[derive(Default)]
 struct List {
@@ -133,33 +112,28 @@ impl Watch {
         }
     }
 
-    /// Lists and watches until the receiver of the batches is dropped.
+    /// Lists and watches without end.
     pub(super) async fn run(mut self) {
         loop {
             let (number, client) = self.connection.client();
-            let failure = match self.follow(&client).await {
-                Ok(()) => continue,
-                Err(End::ReceiverGone) => return,
-                Err(End::Failed(failure)) => failure,
-            };
-            if failure.is_about_access() {
-                self.connection.renew(number);
-            }
-            if self.recover(failure).await.is_err() {
-                return;
+            if let Err(failure) = self.follow(&client).await {
+                if failure.is_about_access() {
+                    self.connection.renew(number);
+                }
+                self.recover(failure).await;
             }
         }
     }
 
     /// Reacts to a failure and pauses before the next attempt.
-    async fn recover(&mut self, failure: Failure) -> Result<(), ReceiverGone> {
+    async fn recover(&mut self, failure: Failure) {
         let kind = self.resource.kind;
         match &failure {
             Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
                 if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
-                return Ok(());
+                return;
             }
             Failure::Ended if self.backoff.failures() < SHORT_LIVED => {}
             Failure::Silent => {
@@ -188,15 +162,15 @@ impl Watch {
                 }
                 if !at_once {
                     // The server works again, however long it was unreachable.
-                    sleep(self.relist.next()).await;
+                    sleep(self.relist.next(MAX_PAUSE)).await;
                 }
-                return Ok(());
+                return;
             }
             Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
                 return self.do_without(&failure).await;
             }
             Failure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
-                return Ok(());
+                return;
             }
             // What is refused says nothing about the known version.
             _ => {
@@ -213,18 +187,17 @@ impl Watch {
         if self.fruitless >= STUCK {
             self.relist();
         }
-        let pause = self.backoff.next();
+        let pause = self.backoff.next(MAX_PAUSE);
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
             // The server asks all nodes for the same pause.
             let asked = asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + jitter::fraction());
             sleep(pause.max(asked)).await;
-            return Ok(());
+            return;
         }
         tokio::select! {
             () = sleep(pause) => {}
             () = self.api_status.back() => {}
         }
-        Ok(())
     }
 
     /// Makes a list come next that is not older than the known version, if there is one.
@@ -245,16 +218,16 @@ impl Watch {
     /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,
     /// without a rule for them; and a server that just starts. No Service needs them to work, so
     /// programming does not wait for them.
-    async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
+    async fn do_without(&mut self, failure: &Failure) {
         let kind = self.resource.kind;
         // An earlier list stays in effect.
         let is_first = !self.listed;
         if *failure == Failure::Absent {
             if self.resource.next_version() {
-                return Ok(());
+                return;
             }
             if is_first {
-                self.deliver_list(List::default()).await?;
+                self.deliver_list(List::default()).await;
             }
         } else {
             if !std::mem::replace(&mut self.forbidden, true) {
@@ -267,17 +240,16 @@ impl Watch {
             if is_first {
                 // So do those that the tables remember.
                 self.listed = true;
-                self.deliver(Some(kind), ChangeBatch::new(Vec::new(), Instant::now())).await?;
+                self.deliver(Some(kind), ChangeBatch::new(Vec::new(), Instant::now())).await;
             }
         }
         self.api_status.well(kind);
-        sleep(self.backoff.next_up_to(WITHOUT_CIDRS_PAUSE)).await;
-        Ok(())
+        sleep(self.backoff.next(WITHOUT_CIDRS_PAUSE)).await;
     }
 
     /// Handles one connection, from the request to the end of its stream. `Ok` continues without a
     /// pause.
-    async fn follow(&mut self, client: &Client) -> Result<(), End> {
+    async fn follow(&mut self, client: &Client) -> Result<(), Failure> {
         let Some(version) = &self.version else { return self.list(client).await };
         let request = self.resource.watch(version);
         let events = Events::new(send(client, request, self.negotiation.accept()).await?);
@@ -289,7 +261,7 @@ impl Watch {
     }
 
     /// Requests a list page by page, or as a whole if the pages expire in between.
-    async fn list(&mut self, client: &Client) -> Result<(), End> {
+    async fn list(&mut self, client: &Client) -> Result<(), Failure> {
         let mut limit = true;
         let mut list = List::default();
         let mut next = None;
@@ -320,18 +292,18 @@ impl Watch {
             }
             if next.as_ref() == Some(&token) {
                 let what = "a page whose token leads to the same page".to_owned();
-                return Err(Failure::Garbage(what).into());
+                return Err(Failure::Garbage(what));
             }
             next = Some(token);
         };
-        self.deliver_list(list).await?;
+        self.deliver_list(list).await;
         self.version = Some(version);
         self.settled();
         Ok(())
     }
 
     /// Delivers the events of a watch, to its end.
-    async fn follow_events(&mut self, mut events: Events) -> Result<(), End> {
+    async fn follow_events(&mut self, mut events: Events) -> Result<(), Failure> {
         let long_silence = SILENCE_TIMEOUT.mul_f64(1.0 + jitter::fraction() / 3.0);
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
@@ -343,7 +315,7 @@ impl Watch {
                     silence_timeout = long_silence;
                     continue;
                 }
-                Err(_) => return Err(Failure::Silent.into()),
+                Err(_) => return Err(Failure::Silent),
             };
             let received = Instant::now();
             let decoded = match event {
@@ -365,7 +337,7 @@ impl Watch {
                 let triggers = self.decoder.trigger(&converted).into_iter().collect();
                 let version = converted.version.clone();
                 let changes = vec![converted.into_change()];
-                self.deliver(None, ChangeBatch { changes, received, triggers }).await?;
+                self.deliver(None, ChangeBatch { changes, received, triggers }).await;
                 self.advance(version);
             }
             if silence_timeout == SETTLE_TIMEOUT {
@@ -400,15 +372,16 @@ impl Watch {
     }
 
     /// Delivers a complete list.
-    async fn deliver_list(&mut self, list: List) -> Result<(), ReceiverGone> {
+    async fn deliver_list(&mut self, list: List) {
         self.listed = true;
         let List { names, mut changes } = list;
         changes.extend(self.decoder.listed(names));
-        self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
+        self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await;
     }
 
-    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) -> Result<(), ReceiverGone> {
-        self.batches.send((listed, batch)).await.map_err(|_| ReceiverGone)
+    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) {
+        // Whoever drops the receiver drops this future, too.
+        let _ = self.batches.send((listed, batch)).await;
     }
 
     /// Notes that the connection works.

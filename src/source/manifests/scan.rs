@@ -22,7 +22,7 @@ const NOT_USED_LIMIT: usize = 50;
 
 /// A reader of files and directories into a collection. It logs each problem when it occurs.
 pub(super) struct Scanner {
-    roots: Vec<PathBuf>,
+    pub(super) roots: Vec<PathBuf>,
     context: Context,
     pub(super) collection: Collection,
     not_used: BTreeSet<String>,

@@ -394,7 +394,7 @@ fn a_broken_file_keeps_what_it_said() {
     assert_eq!(changes, ["default/a 10.96.0.2"]);
     assert!(problems[0].contains("not a regular file"), "{problems:?}");
     assert!(problems[1].contains("symbolic link to a missing"), "{problems:?}");
-    // A file that goes is gone; a directory that goes keeps what it said.
+    // A directory that goes keeps what it said.
     fs::remove_dir_all(directory.path()).unwrap();
     assert!(!scanner.scan(0));
     let problem = scanner.root_problems[0].as_ref().unwrap().to_string();

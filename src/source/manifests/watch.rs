@@ -16,7 +16,6 @@ use crate::source::objects::Kind;
 pub struct Watcher {
     scanner: Scanner,
     paths: Paths,
-    roots: usize,
     stopped: oneshot::Receiver<()>,
 }
 
@@ -36,10 +35,9 @@ impl Watcher {
         locations: &Locations,
     ) -> Result<(Watcher, Stop), Error> {
         let scanner = Scanner::new(paths, node_name, locations)?;
-        let roots = paths.len();
         let paths = Paths::new(paths, is_manifest)?;
         let (held, stopped) = oneshot::channel();
-        Ok((Watcher { scanner, paths, roots, stopped }, Stop { _held: held }))
+        Ok((Watcher { scanner, paths, stopped }, Stop { _held: held }))
     }
 
     /// Reads all manifests and calls `sink` with them, then with each change, until `sink` returns
@@ -49,7 +47,7 @@ impl Watcher {
     pub fn run(mut self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|reason| file_watch::Error::Open { reason })?;
-        for root in 0..self.roots {
+        for root in 0..self.scanner.roots.len() {
             self.look_at(root);
         }
         self.scanner.log_not_used();

@@ -100,7 +100,7 @@ async fn read_protobuf(
     }
     received.buffer.advance(MAGIC.len());
     while let Some(field) = Field::read(&mut received).await? {
-        if field.number != RAW || !field.is_delimited {
+        if field.number != RAW {
             let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
             if field.number == CONTENT_ENCODING && !value.is_empty() {
                 return Err(unknown_encoding(&String::from_utf8_lossy(&value)));
@@ -131,8 +131,6 @@ async fn read_protobuf(
 /// The head of a field in protobuf.
 struct Field {
     number: u32,
-    /// The value has a length, so it may be a message, a text or bytes.
-    is_delimited: bool,
     /// The number of bytes of the head.
     head: usize,
     /// The number of bytes of the value.
@@ -167,8 +165,7 @@ impl Field {
             WireType::StartGroup | WireType::EndGroup => 0,
         };
         let value = usize::try_from(value).unwrap_or(usize::MAX / 2);
-        let is_delimited = wire_type == WireType::LengthDelimited;
-        Ok(Field { number, is_delimited, head: buffer.len() - rest.len(), value })
+        Ok(Field { number, head: buffer.len() - rest.len(), value })
     }
 
     /// The number of bytes of head and value.

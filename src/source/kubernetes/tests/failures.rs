@@ -80,7 +80,7 @@ async fn nodes_that_have_to_wait_for_the_same_time_come_back_one_after_the_other
             vec![Answer::retry_after(429, "10"), Answer::list(2, &[]), Answer::watch(&[])];
         let (script, _) = follow("services", 30, answers).await;
         pauses.push(script.pauses()[0].as_millis());
-        let first = |resource| script.requests(resource)[0].0;
+        let first = |resource| script.requests(resource)[0].at;
         assert_eq!(first("endpointslices"), first("services"), "the first list waits for nothing");
     }
     pauses.sort_unstable();

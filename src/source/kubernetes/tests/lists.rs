@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use shunt_core::model::{Change, Family, Listed};
 
 use super::script::{
-    Answer, Log, Script, added, bookmark, deleted, error, follow, object, service, slice,
+    Answer, Asked, Log, Script, added, bookmark, deleted, error, follow, object, service, slice,
 };
 
 #[tokio::test(start_paused = true)]
@@ -42,8 +42,8 @@ async fn only_what_concerns_us_is_asked_for() {
         ("servicecidrs", "/apis/networking.k8s.io/v1/servicecidrs?", "", ""),
     ] {
         let requests = script.requests(resource);
-        let [(_, list), (_, watch)] = &requests[..] else { panic!("{requests:?}") };
-        for (path_and_query, parts) in [
+        let [list, watch] = &requests[..] else { panic!("{requests:?}") };
+        for (Asked { path: path_and_query, .. }, parts) in [
             (list, ["&resourceVersion=0", "&limit=250"]),
             (watch, ["&watch=true", "&allowWatchBookmarks=true&resourceVersion=1"]),
         ] {
@@ -58,7 +58,7 @@ async fn only_what_concerns_us_is_asked_for() {
 /// Whether the requests have a field selector, in their order.
 fn narrow(script: &Script) -> Vec<bool> {
     let requests = script.requests("services");
-    requests.iter().map(|(_, path)| path.contains("fieldSelector")).collect()
+    requests.iter().map(|asked| asked.path.contains("fieldSelector")).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ async fn service_cidrs_may_come_with_an_upgrade() {
     let v1beta1 = vec![Answer::status(404), list(), Answer::watch(&[])];
     let (script, told) = follow("servicecidrs", 10, v1beta1).await;
     assert!(told.iter().any(|told| told.starts_with("+cidr kubernetes, cidrs=kuber")), "{told:?}");
-    assert!(script.requests("servicecidrs")[1].1.contains("/v1beta1/"));
+    assert!(script.requests("servicecidrs")[1].path.contains("/v1beta1/"));
 
     let mut answers: Vec<Answer> = (0..40).map(|_| Answer::status(404)).collect();
     answers.extend([list(), Answer::watch(&[])]);
@@ -126,7 +126,7 @@ async fn service_cidrs_may_come_with_an_upgrade() {
     assert!(cidrs[0].starts_with("cidrs="), "{told:?}");
     assert_eq!(cidrs[1..], ["+cidr kubernetes, cidrs=kubernetes"]);
     let requests = script.requests("servicecidrs");
-    assert!(requests.iter().step_by(2).all(|(_, path)| path.contains("/v1/")), "{requests:?}");
+    assert!(requests.iter().step_by(2).all(|asked| asked.path.contains("/v1/")), "{requests:?}");
     // A server that starts has them in a moment, an old one for a long time not.
     let pauses: Vec<Duration> = script.pauses().into_iter().skip(1).step_by(2).collect();
     assert!(pauses[..4].iter().all(|pause| pause.as_secs() < 2), "{pauses:?}");

@@ -176,9 +176,17 @@ pub(super) struct Script {
     /// The resource that a test is about.
     resource: &'static str,
     answers: Mutex<HashMap<&'static str, VecDeque<Answer>>>,
-    requests: Mutex<Vec<(Instant, String)>>,
-    accepted: Mutex<Vec<(&'static str, String)>>,
+    requests: Mutex<Vec<Asked>>,
     restarts: Mutex<Vec<&'static str>>,
+}
+
+/// A request: for what, when, and what is accepted as the answer.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    resource: &'static str,
+    pub(super) at: Instant,
+    pub(super) path: String,
+    accept: String,
 }
 
 const RESOURCES: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
@@ -197,16 +205,15 @@ impl Script {
     }
 
     /// What was asked of a resource, and when.
-    pub(super) fn requests(&self, resource: &str) -> Vec<(Instant, String)> {
+    pub(super) fn requests(&self, resource: &str) -> Vec<Asked> {
         let requests = self.requests.lock().unwrap();
-        let of = |path: &str| path.split('?').next().unwrap().ends_with(resource);
-        requests.iter().filter(|(_, path)| of(path)).cloned().collect()
+        requests.iter().filter(|asked| asked.resource == resource).cloned().collect()
     }
 
     /// The pauses between the requests.
     pub(super) fn pauses(&self) -> Vec<Duration> {
         let requests = self.requests(self.resource);
-        requests.windows(2).map(|two| two[1].0 - two[0].0).collect()
+        requests.windows(2).map(|two| two[1].at - two[0].at).collect()
     }
 
     /// The versions from which the resource was watched, and `list` for each page of a list.
@@ -215,7 +222,7 @@ impl Script {
             let start = path.find(&format!("&{name}="))? + name.len() + 2;
             Some(path[start..].split('&').next().unwrap().to_owned())
         };
-        let step = |(_, path): &(Instant, String)| {
+        let step = |Asked { path, .. }: &Asked| {
             if path.contains("watch=true") {
                 parameter(path, "resourceVersion").unwrap()
             } else {
@@ -238,15 +245,13 @@ impl Script {
             known.collect::<Vec<_>>().join("&")
         };
         let requests = self.requests(self.resource);
-        let is_list = |path: &str| !path.contains("watch=true");
-        requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
+        let lists = requests.iter().filter(|asked| !asked.path.contains("watch=true"));
+        lists.map(|asked| of(&asked.path)).collect()
     }
 
     /// What was accepted as the answer to each request.
     pub(super) fn accepted(&self) -> Vec<String> {
-        let accepted = self.accepted.lock().unwrap();
-        let of_resource = accepted.iter().filter(|(plural, _)| *plural == self.resource);
-        of_resource.map(|(_, accept)| accept.clone()).collect()
+        self.requests(self.resource).into_iter().map(|asked| asked.accept).collect()
     }
 
     /// Which watches were opened again.
@@ -257,18 +262,22 @@ impl Script {
     fn client(self: &Arc<Script>) -> Client {
         let script = self.clone();
         let service = service_fn(move |request: Request<kube::client::Body>| {
-            let answer = script.answer(&request);
-            let (resource, accept) = (resource(&request), accept(&request));
-            script.accepted.lock().unwrap().push((resource.plural(), accept.clone()));
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let path = request.uri().to_string();
+            let plural = request.uri().path().rsplit('/').next().unwrap();
+            let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap();
+            let accept = request.headers()["Accept"].to_str().unwrap().to_owned();
+            let is_watch = path.contains("watch=true");
             let asked = accept.starts_with("application/vnd.kubernetes.protobuf");
+            let answer = script.answers.lock().unwrap().get_mut(plural).unwrap().pop_front();
+            let (resource, at) = (kind.plural(), Instant::now());
+            script.requests.lock().unwrap().push(Asked { resource, at, path, accept });
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
                 let mut response = Response::builder().status(answer.status);
                 if let Some(seconds) = answer.retry_after {
                     response = response.header("Retry-After", seconds);
                 }
-                let encoded = asked.then(|| answer.in_protobuf(resource, is_watch)).flatten();
+                let encoded = asked.then(|| answer.in_protobuf(kind, is_watch)).flatten();
                 let mut bytes = match answer.protobuf.or(encoded) {
                     Some(protobuf) => {
                         let content_type = "application/vnd.kubernetes.protobuf";
@@ -283,13 +292,6 @@ impl Script {
             }
         });
         Client::new(service, "default")
-    }
-
-    fn answer(&self, request: &Request<kube::client::Body>) -> Option<Answer> {
-        let uri = request.uri().to_string();
-        let resource = request.uri().path().rsplit('/').next().unwrap().to_owned();
-        self.requests.lock().unwrap().push((Instant::now(), uri));
-        self.answers.lock().unwrap().get_mut(&*resource)?.pop_front()
     }
 
     /// Runs the source for node `n` until this much (paused) time has passed, or it has nothing more
@@ -335,15 +337,6 @@ pub(super) async fn follow(
     let script = Script::new([(resource, answers)]);
     let told = script.run(Duration::from_secs(seconds)).await;
     (script, told)
-}
-
-fn resource(request: &Request<kube::client::Body>) -> Kind {
-    let plural = request.uri().path().rsplit('/').next().unwrap();
-    Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap()
-}
-
-fn accept(request: &Request<kube::client::Body>) -> String {
-    request.headers()["Accept"].to_str().unwrap().to_owned()
 }
 
 /// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.
