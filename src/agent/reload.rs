@@ -1,12 +1,10 @@
 //! Reloads of the configuration while the agent runs: changed fields take effect in place, at once.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
 use anyhow::Context;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::args::Run;
@@ -21,7 +19,6 @@ use crate::flows::sysctl;
 use crate::serve::http::Bind;
 use crate::serve::metrics::Metrics;
 use crate::serve::status::AgentState;
-use crate::source;
 use crate::source::file_watch::Paths;
 use crate::source::spanned_yaml::Diagnostic;
 
@@ -250,22 +247,17 @@ fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
 
 /// The watch of the configuration file, if there is one.
 pub(super) struct ConfigurationFile {
-    /// The watch, and the descriptor by which the kernel tells changes.
-    watched: Option<(Paths, AsyncFd<OwnedFd>)>,
+    watched: Option<Paths>,
     has_begun: bool,
 }
 
 impl ConfigurationFile {
-    /// Prepares the watch. Must be called within a tokio runtime.
+    /// Prepares the watch.
     ///
     /// # Errors
     /// If the kernel refuses an inotify instance.
     pub(super) fn new(arguments: &Run) -> anyhow::Result<ConfigurationFile> {
-        let watch = |path: &PathBuf| {
-            let (paths, _) = Paths::new(std::slice::from_ref(path), |_| false)?;
-            let events = source::events(&paths)?;
-            anyhow::Ok((paths, events))
-        };
+        let watch = |path: &PathBuf| Paths::new(std::slice::from_ref(path), |_| false);
         let watched = arguments.settings.config.as_ref().map(watch).transpose();
         Ok(ConfigurationFile { watched: watched.context("see --config")?, has_begun: false })
     }
@@ -273,24 +265,15 @@ impl ConfigurationFile {
     /// Waits until the file may have changed: not at all at first, since it was read before the watch
     /// began. Waits for ever without a file.
     pub(super) async fn changed(&mut self) {
-        let Some((paths, events)) = &mut self.watched else { return std::future::pending().await };
-        if std::mem::replace(&mut self.has_begun, true) {
-            let pause = paths.retry_after();
-            let result = tokio::select! {
-                ready = events.readable() => ready.map_err(anyhow::Error::from).and_then(|mut it| {
-                    it.clear_ready();
-                    paths.take(false).map(drop).map_err(anyhow::Error::from)
-                }),
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => Ok(()),
-            };
-            if let Err(error) = result {
-                tracing::error!(
-                    "cannot watch the configuration file any longer: {error}; send SIGHUP to \
-                     reload it"
-                );
-                self.watched = None;
-                return;
-            }
+        let Some(paths) = &mut self.watched else { return std::future::pending().await };
+        if std::mem::replace(&mut self.has_begun, true)
+            && let Err(error) = paths.wait().await
+        {
+            tracing::error!(
+                "cannot watch the configuration file any longer: {error}; send SIGHUP to reload it"
+            );
+            self.watched = None;
+            return;
         }
         paths.watch(0);
     }

@@ -102,10 +102,9 @@ impl Objects {
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
-                let round = manifests::load(paths, node_name, locations)
+                let changes = manifests::load(paths, node_name, locations)
                     .context("cannot read the manifests")?;
-                round.problems.iter().for_each(|problem| problem.log());
-                apply(round.changes);
+                apply(changes);
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {

@@ -67,10 +67,7 @@ pub(super) fn read_manifests(
     node_name: &str,
     locations: &Locations,
 ) -> anyhow::Result<Vec<Change>> {
-    let round =
-        manifests::load(paths, node_name, locations).context("cannot read the manifests")?;
-    round.problems.iter().for_each(|problem| problem.log());
-    Ok(round.changes)
+    manifests::load(paths, node_name, locations).context("cannot read the manifests")
 }
 
 /// Plans the Services in manifests for any node.

@@ -10,4 +10,4 @@
 
 mod watch;
 
-pub use watch::{Error, Paths, Stop, Todo};
+pub use watch::{Error, Paths, Todo};

@@ -10,15 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::io::{PipeReader, PipeWriter};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use tokio::time::sleep;
 
 /// The interval of checks of a path that is missing or cannot be watched.
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,7 +49,7 @@ pub enum Error {
         /// Why.
         reason: io::Error,
     },
-    /// The kernel refuses an inotify instance, or a pipe to end the wait.
+    /// The kernel refuses an inotify instance.
     #[error(
         "cannot watch files: {reason}; if too many files are open, raise the sysctl \
          fs.inotify.max_user_instances"
@@ -64,7 +62,7 @@ pub enum Error {
     #[error("cannot wait for changes of files: {reason}")]
     Wait {
         /// Why.
-        reason: nix::Error,
+        reason: io::Error,
     },
 }
 
@@ -74,14 +72,6 @@ pub struct Paths {
     roots: Vec<Root>,
     /// Returns true for the relevant names of files in a directory.
     matters: fn(&OsStr) -> bool,
-    stop: PipeReader,
-}
-
-/// A guard whose drop ends the wait of [`Paths`].
-#[derive(Debug)]
-#[must_use = "it ends the wait when it is dropped"]
-pub struct Stop {
-    _held: PipeWriter,
 }
 
 /// A watched path.
@@ -109,64 +99,38 @@ pub struct Todo {
     pub files: BTreeMap<(usize, OsString), bool>,
 }
 
-impl AsFd for Paths {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
-    }
-}
-
 impl Paths {
     /// Prepares watches for these files or directories; in directories, for files with relevant
     /// names. [`Paths::watch`] starts them.
     ///
     /// # Errors
     /// If the kernel refuses an inotify instance.
-    pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<(Paths, Stop), Error> {
+    pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<Paths, Error> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| Error::Open { reason: errno.into() })?;
-        let (stop, held) = io::pipe().map_err(|reason| Error::Open { reason })?;
         let roots = paths.iter().map(Root::new).collect::<Result<_, _>>()?;
-        Ok((Paths { inotify, roots, matters, stop }, Stop { _held: held }))
+        Ok(Paths { inotify, roots, matters })
     }
 
-    /// Waits for changes. Returns none after the drop of [`Stop`].
+    /// Waits for changes, within a tokio runtime. Cancel-safe: a dropped future loses no event.
     ///
     /// # Errors
     /// If the kernel refuses the wait.
-    pub fn wait(&self) -> Result<Option<Todo>, Error> {
-        let timeout = self.retry_after().and_then(|pause| PollTimeout::try_from(pause).ok());
-        let mut events = [
-            PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.stop.as_fd(), PollFlags::empty()),
-        ];
-        match poll(&mut events, timeout.unwrap_or(PollTimeout::NONE)) {
-            Ok(_) if events[1].any() == Some(true) => Ok(None),
-            Ok(ready) => self.take(ready == 0).map(Some),
-            Err(Errno::EINTR) => Ok(Some(Todo::default())),
-            Err(reason) => Err(Error::Wait { reason }),
-        }
-    }
-
-    /// Returns the pause after which to look at paths that no event reports, if there are any.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.roots.iter().any(|root| root.retry).then_some(RETRY)
-    }
-
-    /// Takes what the events that have arrived report, without waiting: the descriptor is readable
-    /// when there are any. `retries` adds the paths that no event reports.
-    ///
-    /// # Errors
-    /// If the kernel refuses to read the events.
-    pub fn take(&self, retries: bool) -> Result<Todo, Error> {
+    pub async fn wait(&self) -> Result<Todo, Error> {
+        let wait = |reason| Error::Wait { reason };
         let mut todo = Todo::default();
-        let unreported = (0..self.roots.len()).filter(|&root| retries && self.roots[root].retry);
-        todo.roots.extend(unreported);
+        let arrival = crate::source::events(&self.inotify).map_err(wait)?;
+        let unreported = (0..self.roots.len()).filter(|&root| self.roots[root].retry);
+        let unreported: Vec<usize> = unreported.collect();
+        tokio::select! {
+            ready = arrival.readable() => drop(ready.map_err(wait)?),
+            () = sleep(RETRY), if !unreported.is_empty() => todo.roots.extend(unreported),
+        }
         for _ in 0..COALESCE {
             match self.inotify.read_events() {
                 Ok(events) => events.iter().for_each(|event| self.note(event, &mut todo)),
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
-                Err(reason) => return Err(Error::Wait { reason }),
+                Err(errno) => return Err(wait(errno.into())),
             }
         }
         Ok(todo)

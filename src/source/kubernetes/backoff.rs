@@ -5,7 +5,8 @@ use std::time::Duration;
 use shunt_core::jitter;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// The limit for a server that should answer.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Pauses that double with each failure. Each is shortened by a random part, up to a half, so that
 /// the nodes of a cluster do not reconnect all at once.
@@ -15,13 +16,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause before the next attempt.
-    pub(super) fn next(&mut self) -> Duration {
-        self.next_up_to(MAX_PAUSE)
-    }
-
-    /// Returns the pause before the next attempt, which grows up to another limit.
-    pub(super) fn next_up_to(&mut self, limit: Duration) -> Duration {
+    /// Returns the pause before the next attempt. The pauses grow up to this limit.
+    pub(super) fn next(&mut self, limit: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(limit);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(0.5 + 0.5 * jitter::fraction())
@@ -47,11 +43,11 @@ mod tests {
         let mut backoff = Backoff::default();
         let mut expected = FIRST_PAUSE;
         for _ in 0..50 {
-            let pause = backoff.next();
+            let pause = backoff.next(MAX_PAUSE);
             assert!(pause <= expected && pause >= expected / 2, "{pause:?} of {expected:?}");
             expected = (expected * 2).min(MAX_PAUSE);
         }
         backoff.reset();
-        assert!(backoff.next() <= FIRST_PAUSE);
+        assert!(backoff.next(MAX_PAUSE) <= FIRST_PAUSE);
     }
 }

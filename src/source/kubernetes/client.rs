@@ -1,45 +1,70 @@
 //! The HTTP client: one shared connection, with pings that detect a dead server.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hyper::Uri;
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use hyper::http::Request;
-use hyper::rt::{Read, Write};
-use hyper_rustls::HttpsConnectorBuilder;
+use hyper::{Method, Response, StatusCode, Uri};
+use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
-use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::Client;
 use kube::client::{Body, ConfigExt};
-use kube::{Client, Config};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
 use super::access::Prepared;
-use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use super::dial::connector;
 use super::failure::innermost;
-use super::http::{self, Http};
 use super::proxy::Proxy;
-use super::requests::{RequestObserver, observed};
 use super::server_name::server_name;
-use super::token::Token;
 use super::{Access, AccessError, ContentType};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
 /// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
 /// longer: a repeated request would wait anew. (Pings detect a dead connection earlier.)
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
-/// The timeout of a TCP connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take until HTTP/2 is negotiated: TCP, a proxy, and TLS, which gets 10 s
+/// in client-go.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long other requests wait for the first answer, so that they can share its connection.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// HTTP/2: the client sends a ping when the server was silent for this long (client-go: 30 s) …
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// … and closes the connection without an answer within this time (client-go: 15 s).
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2: the bytes that the server may send before the agent has read them, in one answer and in
+/// all. A list arrives with at most one window per round trip: 20 MB/s at 100 ms. A decoder that is
+/// slower than the network buffers a whole window, so larger ones (client-go: 4 MiB and 1 GiB) cost
+/// memory at the start.
+const STREAM_WINDOW: u32 = 2 << 20;
+const CONNECTION_WINDOW: u32 = 5 << 20;
 
-/// An error that names the server: the resolver's error does not contain the name.
-#[derive(Debug, thiserror::Error)]
-#[error("{way}: {reason}")]
-struct NoAnswer {
-    /// The server, and the proxy in between.
-    way: String,
-    reason: String,
+/// A finished request: its answer has begun, or it has failed.
+#[derive(Debug)]
+pub struct ObservedRequest<'a> {
+    /// The HTTP method.
+    pub method: &'a Method,
+    /// The server, as `host:port` where the URL has a port.
+    pub host: &'a str,
+    /// The status of the answer; none if the request failed.
+    pub status: Option<StatusCode>,
+    /// The latency; none for a watch, whose answer begins at once and lasts for minutes.
+    pub took: Option<Duration>,
 }
+
+/// A callback for each request.
+pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
+
+/// A connection to the server, before TLS with it: to a proxy, there may be TLS already.
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+type Connect<S> = BoxCloneSyncService<Uri, S, BoxError>;
 
 /// Makes a client. kube's own client speaks HTTP/1 only: it has a connection for each watch, and
 /// detects a dead host of the server only after minutes.
@@ -47,56 +72,73 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    let tcp = Connector { there: access.dialer.clone(), here: tcp };
-    let Some(proxy) = proxy else {
-        return client_over(tcp, &config, token, "", observer);
-    };
-    let through = format!(" through the proxy {proxy}");
-    match proxy.0.uri().scheme_str() {
-        Some("http") => client_over(tunnel(&proxy, tcp), &config, token, &through, observer),
-        Some("https") => {
-            let https = HttpsConnectorBuilder::new()
+    let tcp = connector(access.dialer.clone());
+    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let mut way = server.clone();
+    let connect = match &proxy {
+        None => Connect::new(tcp.map_response(MaybeHttpsStream::Http)),
+        Some(proxy) => {
+            way.push_str(&format!(" through the proxy {proxy}"));
+            let inner = HttpsConnectorBuilder::new()
                 .with_tls_config(config.rustls_client_config()?)
-                .https_only()
+                .https_or_http()
                 .enable_http1()
                 .wrap_connector(tcp);
-            client_over(tunnel(&proxy, https), &config, token, &through, observer)
+            through(proxy, Connect::new(inner))
         }
-        _ => {
-            let mut socks = SocksV5::new(proxy.0.uri().clone(), tcp);
-            if let Some((user, password)) = proxy.0.raw_auth() {
-                socks = socks.with_auth(user.to_owned(), password.to_owned());
-            }
-            client_over(socks, &config, token, &through, observer)
-        }
+    };
+    let mut https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
+        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
     }
+    let https = https.enable_all_versions().wrap_connector(connect);
+    let connect = Connect::new(service_fn(move |server: Uri| {
+        let connecting = Connect::new(https.clone()).oneshot(server);
+        async move {
+            let late = format!("no connection within {} s", HANDSHAKE_TIMEOUT.as_secs());
+            timeout(HANDSHAKE_TIMEOUT, connecting).await.map_err(|_| late)?
+        }
+    }));
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_request(move |mut request: Request<Body>| {
+            if let Some(header) = token.header(Instant::now()) {
+                request.headers_mut().insert(AUTHORIZATION, header);
+            }
+            request
+        })
+        .layer(config.extra_headers_layer()?)
+        // The resolver's error does not contain the name of the server.
+        .map_err(move |error| BoxError::from(format!("{way}: {}", innermost(&error))))
+        .service(shared(connect, server, observer.clone()));
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// Returns a connector through an HTTP proxy, to which `inner` connects.
-fn tunnel<C>(proxy: &Proxy, inner: C) -> BoxCloneSyncService<Uri, C::Response, BoxError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connected + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<BoxError>,
-{
+/// Returns a connector through a proxy, to which `inner` connects.
+fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
+    let address = proxy.0.uri().clone();
+    if address.scheme_str().is_some_and(|scheme| scheme.starts_with("socks")) {
+        // There is no TLS on the way to such a proxy.
+        let authority = address.authority().map(ToString::to_string).unwrap_or_default();
+        let plain = format!("http://{authority}/").parse().unwrap_or(address);
+        let mut socks = SocksV5::new(plain, inner);
+        if let Some((user, password)) = proxy.0.raw_auth() {
+            socks = socks.with_auth(user.to_owned(), password.to_owned());
+        }
+        return Connect::new(socks.map_err(Into::into));
+    }
     let authorization = proxy.0.basic_auth().cloned();
     let wrong = match authorization {
         Some(_) => "the proxy does not accept the credentials in its URL (407)",
         None => "the proxy requires credentials (407); give them in its URL",
     };
-    let inner = inner.map_err(|error: C::Error| {
-        let error: BoxError = error.into();
-        format!("the proxy cannot be reached: {}", innermost(&*error))
-    });
-    let mut tunnel = Tunnel::new(proxy.0.uri().clone(), inner);
+    let inner = inner
+        .map_err(|error: BoxError| format!("the proxy cannot be reached: {}", innermost(&*error)));
+    let mut tunnel = Tunnel::new(address, inner);
     if let Some(header) = authorization {
         tunnel = tunnel.with_auth(header);
     }
@@ -115,50 +157,55 @@ where
             }
             _ => server,
         });
-    BoxCloneSyncService::new(tunnel)
+    Connect::new(tunnel)
 }
 
-fn client_over<C>(
-    connector: C,
-    config: &Config,
-    token: Token,
-    through: &str,
-    observer: &RequestObserver,
-) -> Result<Client, AccessError>
-where
-    C: Service<Uri> + Clone + Send + Sync + 'static,
-    C::Response: Connected + Read + Write + Send + Unpin + 'static,
-    C::Future: Send + 'static,
-    C::Error: Into<BoxError>,
-{
-    let mut https = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
-        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
-    }
-    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-    let way = format!("{server}{through}");
-    let https = https.enable_all_versions().wrap_connector(connector);
-    let http = Http::new(https, &config.cluster_url);
-    let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .map_request(move |mut request: Request<Body>| {
-            if let Some(header) = token.header(Instant::now()) {
-                request.headers_mut().insert(AUTHORIZATION, header);
+/// Returns an HTTP client whose requests share one connection if the server has HTTP/2. It calls the
+/// observer for each of them.
+///
+/// hyper-util opens a connection for each request until it knows that they can share one. So one
+/// request goes ahead, and the others wait for its answer.
+fn shared(
+    connect: Connect<MaybeHttpsStream<Stream>>,
+    host: String,
+    observer: RequestObserver,
+) -> BoxCloneSyncService<Request<Body>, Response<Incoming>, legacy::Error> {
+    let client = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .build(connect);
+    let shared = Arc::new((host, observer, AtomicBool::new(false), tokio::sync::Mutex::new(())));
+    BoxCloneSyncService::new(service_fn(move |request: Request<Body>| {
+        let (client, shared) = (client.clone(), shared.clone());
+        async move {
+            let (host, observer, works, first) = &*shared;
+            let started = Instant::now();
+            let mut ahead = None;
+            if !works.load(Ordering::Relaxed) {
+                ahead = timeout(FIRST_ANSWER_TIMEOUT, first.lock()).await.ok();
             }
-            request
-        })
-        .layer(config.extra_headers_layer()?)
-        .map_err(move |error: http::NoAnswer| -> BoxError {
-            let (way, reason) = (way.clone(), error.to_string());
-            Box::new(NoAnswer { way, reason })
-        })
-        .service(http);
-    let service = observed(service, &server, observer);
-    Ok(Client::new(service, config.default_namespace.clone()))
+            if works.load(Ordering::Relaxed) {
+                ahead = None;
+            }
+            let method = request.method().clone();
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.split('&').any(|parameter| parameter.starts_with("watch="));
+            let answer = client.request(request).await;
+            works.store(answer.is_ok(), Ordering::Relaxed);
+            drop(ahead);
+            observer(&ObservedRequest {
+                method: &method,
+                host,
+                status: answer.as_ref().ok().map(Response::status),
+                took: (!is_watch).then(|| started.elapsed()),
+            });
+            answer
+        }
+    }))
 }
 
 /// The client in use, with the means to make a new one: when the server rejects the agent,

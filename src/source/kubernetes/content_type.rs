@@ -104,18 +104,4 @@ mod tests {
         }
         assert_eq!(ContentType::of(&HeaderMap::new()), ContentType::Json);
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn protobuf_is_requested_again_after_a_time_with_json() {
-        let mut negotiation = Negotiation::new(ContentType::Protobuf);
-        let protobuf = negotiation.accept();
-        assert!(negotiation.fall_back());
-        assert_eq!(negotiation.accept(), "application/json");
-        assert!(!negotiation.fall_back());
-        tokio::time::advance(JSON_INTERVAL).await;
-        assert_eq!(negotiation.accept(), protobuf);
-        let mut negotiation = Negotiation::new(ContentType::Json);
-        assert!(!negotiation.fall_back());
-        assert_eq!(negotiation.accept(), "application/json");
-    }
 }

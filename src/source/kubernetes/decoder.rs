@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use shunt_core::model::{Change, Family, Listed, ObjectName};
+use shunt_core::model::{Change, Family, ObjectName};
 
-use crate::source::objects::{Encoded, Kind, Names, convert};
+use crate::source::objects::{Converted, Encoded, Kind, Names, convert};
 use crate::source::spanned_yaml::Diagnostic;
 
 /// A decoder for objects of one kind, which logs their problems.
@@ -18,19 +18,6 @@ pub(super) struct Decoder {
     started: SystemTime,
     /// The versions of objects with problems that are in the log already.
     told: HashMap<ObjectName, String>,
-}
-
-/// A decoded object.
-#[derive(Debug, PartialEq)]
-pub(super) struct Decoded {
-    /// The name of the object.
-    pub(super) name: ObjectName,
-    /// The `resourceVersion`.
-    pub(super) version: String,
-    /// The object or its deletion.
-    pub(super) change: Change,
-    /// The time of the trigger, from the annotation of an EndpointSlice.
-    pub(super) trigger: Option<(Family, SystemTime)>,
 }
 
 impl Decoder {
@@ -47,7 +34,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take(&mut self, object: &Encoded<'_>) -> Result<Option<Decoded>, String> {
+    pub(super) fn take(&mut self, object: &Encoded<'_>) -> Result<Option<Converted>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
         let converted = convert(self.kind, object, names)?;
@@ -57,61 +44,44 @@ impl Decoder {
         if self.kind == Kind::Node && converted.key.name.name != self.node_name {
             return Ok(None);
         }
-        let name = converted.key.name.clone();
-        self.tell(&name, &converted.version, &converted.problems);
-        let (version, trigger) = (converted.version.clone(), converted.trigger);
-        let change = converted.into_change();
-        let trigger = self.trigger(&change, trigger);
-        Ok(Some(Decoded { name, version, change, trigger }))
+        self.tell(&converted);
+        Ok(Some(converted))
     }
 
     /// Decodes a deleted object.
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take_gone(&mut self, object: &Encoded<'_>) -> Result<Option<Decoded>, String> {
+    pub(super) fn take_gone(&mut self, object: &Encoded<'_>) -> Result<Option<Converted>, String> {
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let (key, version) = object.identity(self.kind, names)?;
         if self.kind == Kind::Node && key.name.name != self.node_name {
             return Ok(None);
         }
         self.told.remove(&key.name);
-        let change = key.gone();
-        Ok(Some(Decoded { name: key.name, version, change, trigger: None }))
+        Ok(Some(Converted { key, version, trigger: None, change: None, problems: Vec::new() }))
     }
 
     /// Handles a complete list: returns the change that deletes all objects that it lacks.
     pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Option<Change> {
         self.told.retain(|name, _| names.contains(name));
-        let listed = match self.kind {
-            Kind::Service => Listed::Services(names.into()),
-            Kind::EndpointSlice => Listed::Slices(names.into()),
-            Kind::ServiceCidr => {
-                let names: HashSet<Arc<str>> = names.into_iter().map(|name| name.name).collect();
-                Listed::ServiceCidrs(names.into())
-            }
-            Kind::Node => return names.is_empty().then_some(Change::NodeGone),
-        };
-        Some(Change::Listed(listed))
+        self.kind.listed(names)
     }
 
     /// Reports problems, once for each version of an object.
-    fn tell(&mut self, name: &ObjectName, version: &str, problems: &[Diagnostic]) {
+    fn tell(&mut self, Converted { key, version, problems, .. }: &Converted) {
         if problems.is_empty() {
-            self.told.remove(name);
-        } else if self.told.get(name).is_none_or(|told| told != version) {
+            self.told.remove(&key.name);
+        } else if self.told.get(&key.name) != Some(version) {
             problems.iter().for_each(Diagnostic::log);
-            self.told.insert(name.clone(), version.to_owned());
+            self.told.insert(key.name.clone(), version.clone());
         }
     }
 
-    fn trigger(
-        &self,
-        change: &Change,
-        trigger: Option<jiff::Timestamp>,
-    ) -> Option<(Family, SystemTime)> {
-        let Change::Slice(slice) = change else { return None };
-        let time = SystemTime::from(trigger?);
+    /// Returns the family of an EndpointSlice and the time of its trigger, after the start.
+    pub(super) fn trigger(&self, converted: &Converted) -> Option<(Family, SystemTime)> {
+        let Some(Change::Slice(slice)) = &converted.change else { return None };
+        let time = SystemTime::from(converted.trigger?);
         (time > self.started).then_some((slice.family, time))
     }
 }

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use kube::core::Status;
 
+use super::messages::Status;
 use crate::source::objects::Kind;
 
 /// Long enough for the API server's message about a missing permission.
@@ -46,18 +46,17 @@ pub(super) enum Failure {
 impl Failure {
     /// Returns the failure in an answer to a request, or in an event of a watch.
     pub(super) fn from_status(status: &Status, retry_after: Option<Duration>) -> Failure {
-        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-        let retry_after =
-            retry_after.or((seconds > 0).then(|| Duration::from_secs(u64::from(seconds))));
-        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let asked = u64::try_from(status.details.retry_after_seconds).ok();
+        let asked = asked.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let retry_after = retry_after.or(asked);
+        let causes = &status.details.causes;
         let too_new = |text: &str| text.contains("Too large resource version");
-        if causes.clone().any(|cause| cause.reason == "ResourceVersionTooLarge")
-            || causes.clone().any(|cause| too_new(&cause.message))
+        if causes.iter().any(|it| it.reason == "ResourceVersionTooLarge" || too_new(&it.message))
             || too_new(&status.message)
         {
             return Failure::TooNew;
         }
-        match (status.code, &*status.reason) {
+        match (u16::try_from(status.code).unwrap_or_default(), &*status.reason) {
             (410, _) | (_, "Expired" | "Gone") => Failure::Expired,
             (404, _) => Failure::Absent,
             (code, reason) => {
@@ -77,10 +76,11 @@ impl Failure {
         Failure::Broken(innermost(error))
     }
 
-    /// Returns true if new credentials, certificates or another address of the server might help.
+    /// Returns true if another connection might help, with the current credentials, certificates
+    /// and address of the server.
     pub(super) fn is_about_access(&self) -> bool {
         match self {
-            Failure::Unreachable(_) => true,
+            Failure::Unreachable(_) | Failure::Broken(_) => true,
             Failure::Refused { code, .. } => *code == StatusCode::UNAUTHORIZED.as_u16(),
             _ => false,
         }
@@ -119,16 +119,6 @@ impl Failure {
                     "the API server sent protobuf that cannot be decoded, so JSON is requested: {what}"
                 )
             }
-        }
-    }
-}
-
-impl From<kube::Error> for Failure {
-    fn from(error: kube::Error) -> Failure {
-        match error {
-            kube::Error::Api(status) => Failure::from_status(&status, None),
-            kube::Error::SerdeError(error) => Failure::Garbage(innermost(&error)),
-            error => Failure::unreachable(&error),
         }
     }
 }

@@ -1,22 +1,16 @@
 //! A single look at the API server, for `shunt check`: may the agent list and watch each kind of
 //! objects, and what do the few objects say that concern the node itself?
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::{v1, v1beta1};
-use kube::api::{Api, ListParams, WatchParams};
-use kube::{Client, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use hyper::header::HeaderValue;
+use kube::Client;
 use shunt_core::model::Change;
-use tokio::time::timeout;
 
-use super::client::{Connection, REQUEST_TIMEOUT};
+use super::client::Connection;
 use super::failure::{Failure, rule};
-use super::{Access, AccessError};
+use super::resource::{RelistFrom, Resource, send};
+use super::{Access, AccessError, ContentType, page};
 use crate::source::objects::{Encoded, Kind, Names, convert};
 
 /// The answers of the API server.
@@ -70,63 +64,42 @@ pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, Acce
 
 impl Inspection {
     async fn look(&mut self, client: &Client, kind: Kind, node_name: &str) -> Result<(), Failure> {
-        let all = ListParams::default;
-        let named = |name: &str| all().fields(&format!("metadata.name={name}"));
-        match kind {
-            Kind::Service => {
-                let mut services = ask::<Service>(client, named("kubernetes")).await?;
-                services.retain(|it| it.metadata.namespace.as_deref() == Some("default"));
-                let specs = services.into_iter().filter_map(|service| service.spec);
-                self.kubernetes_ips = specs.flat_map(|it| it.cluster_ips).flatten().collect();
-            }
-            Kind::EndpointSlice => {
-                ask::<EndpointSlice>(client, all().limit(1)).await?;
-            }
-            Kind::Node => self.add(kind, &ask::<Node>(client, named(node_name)).await?),
-            Kind::ServiceCidr => match ask::<v1::ServiceCIDR>(client, all()).await {
-                Err(Failure::Absent) => match ask::<v1beta1::ServiceCIDR>(client, all()).await {
-                    // Servers before Kubernetes 1.31 have none.
-                    Err(Failure::Absent) => {}
-                    found => self.add(kind, &found?),
-                },
-                found => self.add(kind, &found?),
-            },
+        let mut resource = Resource::new(kind, node_name);
+        if kind == Kind::Service {
+            resource = resource.named("kubernetes");
         }
-        Ok(())
+        let accept = HeaderValue::from_static(ContentType::Json.as_str());
+        loop {
+            let list = resource.list(&RelistFrom::Store, true, None);
+            let answer = match send(client, list, accept.clone()).await {
+                Err(Failure::Absent) if kind == Kind::ServiceCidr => {
+                    if resource.next_version() {
+                        continue;
+                    }
+                    // Servers before Kubernetes 1.31 have none.
+                    return Ok(());
+                }
+                answer => answer?,
+            };
+            let mut names = Names::new();
+            let take = |object: &Encoded<'_>| {
+                let converted = convert(kind, object, &mut names).ok();
+                match converted.and_then(|converted| converted.change) {
+                    Some(Change::Service(service)) if &*service.name.namespace == "default" => {
+                        let ips = service.cluster_ips.iter().map(ToString::to_string);
+                        self.kubernetes_ips.extend(ips);
+                    }
+                    Some(change @ (Change::Node(_) | Change::ServiceCidr(..))) => {
+                        self.changes.push(change);
+                    }
+                    _ => {}
+                }
+            };
+            let version = page::read(answer, take).await?.version;
+            // The role may permit lists only. An answer means yes, whatever the watch would send.
+            return send(client, resource.watch(&version), accept).await.map(drop);
+        }
     }
-
-    /// Adds objects by way of their JSON, from which the source reads them, too.
-    fn add(&mut self, kind: Kind, objects: &[impl Serialize]) {
-        let json = objects.iter().filter_map(|object| serde_json::to_string(object).ok());
-        let converted =
-            json.filter_map(|it| convert(kind, &Encoded::Json(&it), &mut Names::new()).ok());
-        self.changes.extend(converted.filter_map(|converted| converted.change));
-    }
-}
-
-/// Requests a list and a watch, and returns the list.
-async fn ask<K>(client: &Client, list: ListParams) -> Result<Vec<K>, Failure>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let api = Api::<K>::all(client.clone());
-    let found = answer(api.list(&list)).await?;
-    // The role may permit lists only. An answer means yes, whatever the watch would send.
-    let watch = WatchParams {
-        field_selector: list.field_selector,
-        timeout: Some(1),
-        ..WatchParams::default()
-    };
-    let version = found.metadata.resource_version.unwrap_or_default();
-    answer(api.watch(&watch, &version)).await.map(drop)?;
-    Ok(found.items)
-}
-
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    timeout(REQUEST_TIMEOUT, request).await.map_or_else(
-        |_| Err(Failure::Unreachable(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
-        |answer| Ok(answer?),
-    )
 }
 
 impl Refused {

@@ -47,8 +47,8 @@ fn problem(
     field: &str,
     reason: impl Into<String>,
 ) -> Box<Diagnostic> {
-    let field = if field.is_empty() { FieldPath::default() } else { FieldPath::dotted(field) };
-    Box::new(Diagnostic::new(Severity::Error, field, reason).in_file(&path.into(), line))
+    let problem = Diagnostic::new(Severity::Error, FieldPath::dotted(field), reason);
+    Box::new(problem.in_file(&path.into(), line))
 }
 
 struct Reader<'a> {

@@ -1,32 +1,104 @@
-//! Answers of the API server, whatever their encoding: events of watches, rejections.
+//! Answers of the API server in JSON and protobuf: events of watches, rejections, and the envelope
+//! around each object in protobuf.
+//!
+//! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`. Protobuf that
+//! cannot be decoded is a [`Failure::Encoding`], after which requests ask for JSON.
+
+use std::borrow::Cow;
+use std::time::Duration;
 
 use hyper::Response;
 use kube::client::Body;
-use kube::core::Status;
+use prost::Message;
 use prost::bytes::Bytes;
-use serde::de::IgnoredAny;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::body::Received;
 use super::content_type::ContentType;
 use super::failure::Failure;
-use super::pieces::Pieces;
-use super::{json, protobuf};
 use crate::source::objects::Encoded;
+use crate::source::spanned_yaml::excerpt;
+
+/// What each envelope begins with.
+pub(super) const MAGIC: &[u8] = b"k8s\0";
+
+/// `runtime.Unknown`.
+#[derive(Message)]
+struct Unknown {
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
+    #[prost(string, tag = "3")]
+    content_encoding: String,
+}
+
+/// `meta.v1.WatchEvent` in protobuf.
+#[derive(Message)]
+struct WatchFrame {
+    #[prost(bytes = "bytes", tag = "1")]
+    type_: Bytes,
+    #[prost(message, required, tag = "2")]
+    object: RawExtension,
+}
+
+#[derive(Message)]
+struct RawExtension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+/// `meta.v1.WatchEvent` in JSON.
+#[derive(Deserialize)]
+struct WatchLine<'a> {
+    #[serde(rename = "type", default)]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// `meta.v1.Status`: why a request failed.
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Status {
+    #[prost(string, tag = "3")]
+    pub(super) message: String,
+    #[prost(string, tag = "4")]
+    pub(super) reason: String,
+    #[prost(message, required, tag = "5")]
+    pub(super) details: StatusDetails,
+    #[prost(int32, tag = "6")]
+    pub(super) code: i32,
+}
+
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct StatusDetails {
+    #[prost(message, repeated, tag = "4")]
+    pub(super) causes: Vec<StatusCause>,
+    #[prost(int32, tag = "5")]
+    pub(super) retry_after_seconds: i32,
+}
+
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub(super) struct StatusCause {
+    #[prost(string, tag = "1")]
+    pub(super) reason: String,
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
+}
 
 impl Encoded<'_> {
-    /// Returns true if the text is not JSON. Then its neighbours are in doubt, too.
-    pub(super) fn is_malformed(&self) -> bool {
-        match self {
-            Encoded::Json(json) => serde_json::from_str::<IgnoredAny>(json).is_err(),
-            Encoded::Protobuf(_) => false,
-        }
-    }
-
-    /// Returns the failure of an event with this object.
+    /// Returns the failure of an answer with this object.
     pub(super) fn invalid(&self, reason: String) -> Failure {
         match self {
             Encoded::Json(_) => Failure::Garbage(reason),
             Encoded::Protobuf(_) => Failure::Encoding(reason),
         }
+    }
+
+    fn status(&self) -> Result<Status, Failure> {
+        self.decode().map_err(|error| self.invalid(format!("a Status: {}", error.reason)))
     }
 }
 
@@ -40,35 +112,15 @@ pub(super) enum Event<'a> {
     Bookmark(String),
 }
 
-impl Event<'_> {
-    /// Returns the bookmark with the metadata of this object.
-    pub(super) fn bookmark(object: &Encoded<'_>) -> Result<Event<'static>, Failure> {
-        let version = object.metadata().map_err(|reason| object.invalid(reason))?.resource_version;
-        if version.is_empty() {
-            return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
-        }
-        Ok(Event::Bookmark(version))
-    }
-}
-
-/// Decodes the body of a rejection. A body that is not a Status becomes its message.
-pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
-    let status = match content_type {
-        ContentType::Json => json::status(body),
-        ContentType::Protobuf => protobuf::status(body.clone()),
-    };
-    status.unwrap_or_else(|| Status::failure(&String::from_utf8_lossy(body), ""))
-}
-
 /// A reader of the events of a watch.
 pub(super) struct Events {
-    pieces: Pieces,
+    received: Received,
     piece: Bytes,
 }
 
 impl Events {
     pub(super) fn new(answer: Response<Body>) -> Events {
-        Events { pieces: Pieces::new(answer), piece: Bytes::new() }
+        Events { received: Received::new(answer, Duration::MAX), piece: Bytes::new() }
     }
 
     /// Returns the next event; none at the end of the watch. An event that reports a failure is
@@ -76,11 +128,81 @@ impl Events {
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, Failure> {
         // Returns its part of the buffer, so that the next bytes need no other buffer.
         self.piece = Bytes::new();
-        let Some(piece) = self.pieces.next().await? else { return Ok(None) };
+        let Some(piece) = self.received.piece().await? else { return Ok(None) };
         self.piece = piece;
-        match self.pieces.content_type {
-            ContentType::Json => json::event(&self.piece).map(Some),
-            ContentType::Protobuf => protobuf::event(std::mem::take(&mut self.piece)).map(Some),
-        }
+        event(self.received.content_type, &self.piece).map(Some)
     }
+}
+
+/// Decodes a line or a frame of a watch.
+pub(super) fn event(content_type: ContentType, piece: &Bytes) -> Result<Event<'_>, Failure> {
+    let (type_, object) = match content_type {
+        ContentType::Json => {
+            let WatchLine { type_, object } =
+                serde_json::from_slice(piece).map_err(|error| garbage(&error, piece))?;
+            (Cow::Borrowed(type_), Encoded::Json(object.get()))
+        }
+        ContentType::Protobuf => {
+            let WatchFrame { type_, object } = decode("an event", piece.clone())?;
+            let type_ = String::from_utf8_lossy(&type_).into_owned();
+            (type_.into(), Encoded::Protobuf(open(object.raw)?))
+        }
+    };
+    match &*type_ {
+        "ADDED" | "MODIFIED" => Ok(Event::Current(object)),
+        "DELETED" => Ok(Event::Gone(object)),
+        "BOOKMARK" => {
+            let identity = object.metadata().map_err(|reason| object.invalid(reason))?;
+            match identity.resource_version.is_empty() {
+                true => Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned())),
+                false => Ok(Event::Bookmark(identity.resource_version)),
+            }
+        }
+        "ERROR" => Err(Failure::from_status(&object.status()?, None)),
+        other => Err(object.invalid(format!("an event of type {}", excerpt(other)))),
+    }
+}
+
+/// Decodes the body of a rejection. A body that is not a Status becomes its message.
+pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
+    let text = String::from_utf8_lossy(body);
+    let object = match content_type {
+        ContentType::Json => Ok(Encoded::Json(&text)),
+        ContentType::Protobuf => open(body.clone()).map(Encoded::Protobuf),
+    };
+    let status = object.and_then(|object| object.status());
+    status.unwrap_or_else(|_| Status { message: text.into_owned(), ..Status::default() })
+}
+
+/// Returns the object in an envelope.
+fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(not_an_object(&bytes));
+    }
+    let unknown: Unknown = decode("an object", bytes.split_off(MAGIC.len()))?;
+    if !unknown.content_encoding.is_empty() {
+        return Err(unknown_encoding(&unknown.content_encoding));
+    }
+    Ok(unknown.raw)
+}
+
+/// Returns the failure for bytes that do not begin with [`MAGIC`].
+pub(super) fn not_an_object(bytes: &[u8]) -> Failure {
+    let start = bytes.get(..MAGIC.len()).unwrap_or(bytes).escape_ascii();
+    Failure::Encoding(format!("an object that begins with \"{start}\""))
+}
+
+/// Returns the failure for an envelope whose object is encoded once more.
+pub(super) fn unknown_encoding(encoding: &str) -> Failure {
+    Failure::Encoding(format!("an object with contentEncoding {}", excerpt(encoding)))
+}
+
+pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
+    M::decode(bytes).map_err(|error| Failure::Encoding(format!("{what}: {error}")))
+}
+
+/// Returns the failure for a text that is not what it should be.
+pub(super) fn garbage(reason: &impl ToString, bytes: &[u8]) -> Failure {
+    let excerpt = excerpt(&String::from_utf8_lossy(bytes));
+    Failure::Garbage(format!("{excerpt} ({})", reason.to_string()))
 }

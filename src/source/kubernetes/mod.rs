@@ -14,6 +14,7 @@
 mod access;
 mod api_status;
 mod backoff;
+mod body;
 mod client;
 mod content_type;
 mod decoder;
@@ -21,16 +22,11 @@ mod dial;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
-mod http;
 mod inspect;
-mod json;
 mod kubeconfig;
 mod messages;
 mod page;
-mod pieces;
-mod protobuf;
 mod proxy;
-mod requests;
 mod resource;
 mod server_name;
 mod token;
@@ -51,15 +47,14 @@ use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
-pub use client::Connection;
 pub(crate) use client::REQUEST_TIMEOUT;
+pub use client::{Connection, ObservedRequest, RequestObserver};
 pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::{fuzz, fuzz_protobuf};
+pub(crate) use fuzz::fuzz;
 pub use inspect::{Inspection, Refused, inspect};
-pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;
 
@@ -135,7 +130,7 @@ impl Source {
             Box::pin(Watch::new(resource, connection, api_status, decoder, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
-        // The watches end only when the receiver of their batches is dropped.
+        // The watches never end.
         tokio::select! {
             () = hand_on(batches, deliver) => {}
             _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}

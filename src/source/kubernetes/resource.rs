@@ -1,10 +1,25 @@
 //! The requests for the lists and watches of each kind.
 
-use kube::api::{ListParams, WatchParams};
-use kube::core::Request as Builder;
+use std::time::Duration;
 
-use crate::source::objects::Kind;
+use http_body_util::{BodyExt, Limited};
+use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use kube::Client;
+use kube::api::{ListParams, WatchParams};
+use kube::client::Body;
+use kube::core::Request as Builder;
 use shunt_core::jitter;
+use tokio::time::timeout;
+
+use super::client::REQUEST_TIMEOUT;
+use super::content_type::ContentType;
+use super::failure::Failure;
+use super::messages::status;
+use crate::source::objects::Kind;
+
+/// The size limit of the body of a rejection.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 /// Objects per page of a list: few enough to bound the memory of a page of large EndpointSlices.
 const PAGE_LIMIT: u32 = 250;
@@ -39,7 +54,8 @@ pub(super) enum RelistFrom {
     Store,
 }
 
-pub(super) type Request = hyper::Request<Vec<u8>>;
+/// A request, or why kube cannot build it.
+pub(super) type Request = Result<hyper::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Resource {
     pub(super) fn new(kind: Kind, node_name: &str) -> Resource {
@@ -67,6 +83,11 @@ impl Resource {
         Resource { kind, paths, path: 0, labels, fields, wide: false }
     }
 
+    /// Returns the objects of this name only.
+    pub(super) fn named(self, name: &str) -> Resource {
+        Resource { labels: None, fields: Some(format!("metadata.name={name}")), ..self }
+    }
+
     /// Switches to the next version of the API if the server lacks this one. Returns false after
     /// the last version, and starts over with the first.
     pub(super) fn next_version(&mut self) -> bool {
@@ -92,12 +113,7 @@ impl Resource {
 
     /// Returns the request for one page of the list, or for the whole list without a `limit`. A
     /// server takes a known version together with a limit as this very version, not as the minimum.
-    pub(super) fn list(
-        &self,
-        from: &RelistFrom,
-        limit: bool,
-        page: Option<String>,
-    ) -> Result<Request, kube::core::request::Error> {
+    pub(super) fn list(&self, from: &RelistFrom, limit: bool, page: Option<String>) -> Request {
         let limit = limit && !matches!(from, RelistFrom::Since(_));
         let is_first = page.is_none();
         let cached = is_first && *from == RelistFrom::Cache;
@@ -124,7 +140,7 @@ impl Resource {
     }
 
     /// Returns the request for the changes since a version.
-    pub(super) fn watch(&self, since: &str) -> Result<Request, kube::core::request::Error> {
+    pub(super) fn watch(&self, since: &str) -> Request {
         let parameters = WatchParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields(),
@@ -138,4 +154,38 @@ impl Resource {
     fn builder(&self) -> Builder {
         Builder::new(self.paths[self.path])
     }
+}
+
+/// Sends a request and waits for the answer to begin. An answer other than success is a failure.
+pub(super) async fn send(
+    client: &Client,
+    request: Request,
+    accept: HeaderValue,
+) -> Result<Response<Body>, Failure> {
+    let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+    request.headers_mut().insert(ACCEPT, accept);
+    let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
+        Err(_) => {
+            let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
+            return Err(Failure::Unreachable(reason));
+        }
+        Ok(Err(error)) => return Err(Failure::unreachable(&error)),
+        Ok(Ok(answer)) => answer,
+    };
+    let code = answer.status();
+    if code == StatusCode::OK {
+        return Ok(answer);
+    }
+    let content_type = ContentType::of(answer.headers());
+    let retry_after = answer.headers().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let body =
+        timeout(REQUEST_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
+    let body = match body.await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Default::default(),
+    };
+    let mut status = status(content_type, &body);
+    status.code = i32::from(code.as_u16());
+    Err(Failure::from_status(&status, retry_after.map(Duration::from_secs)))
 }

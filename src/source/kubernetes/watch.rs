@@ -8,30 +8,24 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Limited};
-use hyper::header::{ACCEPT, RETRY_AFTER};
-use hyper::{Response, StatusCode};
 use kube::Client;
-use kube::client::Body;
 use shunt_core::model::{Change, ChangeBatch, ObjectName};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::Listing;
 use super::api_status::ApiStatus;
-use super::backoff::Backoff;
-use super::client::{Connection, REQUEST_TIMEOUT};
-use super::content_type::{ContentType, Negotiation};
-use super::decoder::{Decoded, Decoder};
+use super::backoff::{Backoff, MAX_PAUSE};
+use super::client::Connection;
+use super::content_type::Negotiation;
+use super::decoder::Decoder;
 use super::failure::Failure;
-use super::messages::{Event, Events, status};
-use super::page::{ListMetadata, Page};
-use super::resource::{RelistFrom, Request, Resource};
-use crate::source::objects::{Encoded, Kind};
+use super::messages::{Event, Events};
+use super::page::{self, ListMetadata};
+use super::resource::{RelistFrom, Resource, send};
+use crate::source::objects::Kind;
 use shunt_core::jitter;
 
-/// The size limit of the body of a rejection.
-const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// A watch that lasts for this long counts as working.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a watch may be silent, without a random part of up to a third. A live server sends a
@@ -82,27 +76,6 @@ pub(super) struct Watch {
     patience: u32,
 }
 
-/// The end of a [`Watch`]: the receiver of its batches is dropped.
-struct ReceiverGone;
-
-/// The reason for the end of a connection.
-enum End {
-    Failed(Failure),
-    ReceiverGone,
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        End::Failed(failure)
-    }
-}
-
-impl From<ReceiverGone> for End {
-    fn from(_: ReceiverGone) -> End {
-        End::ReceiverGone
-    }
-}
-
 /// The objects of an incomplete list.
 #[derive(Default)]
 struct List {
@@ -139,33 +112,28 @@ impl Watch {
         }
     }
 
-    /// Lists and watches until the receiver of the batches is dropped.
+    /// Lists and watches without end.
     pub(super) async fn run(mut self) {
         loop {
             let (number, client) = self.connection.client();
-            let failure = match self.follow(&client).await {
-                Ok(()) => continue,
-                Err(End::ReceiverGone) => return,
-                Err(End::Failed(failure)) => failure,
-            };
-            if failure.is_about_access() {
-                self.connection.renew(number);
-            }
-            if self.recover(failure).await.is_err() {
-                return;
+            if let Err(failure) = self.follow(&client).await {
+                if failure.is_about_access() {
+                    self.connection.renew(number);
+                }
+                self.recover(failure).await;
             }
         }
     }
 
     /// Reacts to a failure and pauses before the next attempt.
-    async fn recover(&mut self, failure: Failure) -> Result<(), ReceiverGone> {
+    async fn recover(&mut self, failure: Failure) {
         let kind = self.resource.kind;
         match &failure {
             Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
                 if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
-                return Ok(());
+                return;
             }
             Failure::Ended if self.backoff.failures() < SHORT_LIVED => {}
             Failure::Silent => {
@@ -194,15 +162,15 @@ impl Watch {
                 }
                 if !at_once {
                     // The server works again, however long it was unreachable.
-                    sleep(self.relist.next()).await;
+                    sleep(self.relist.next(MAX_PAUSE)).await;
                 }
-                return Ok(());
+                return;
             }
             Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
                 return self.do_without(&failure).await;
             }
             Failure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
-                return Ok(());
+                return;
             }
             // What is refused says nothing about the known version.
             _ => {
@@ -219,18 +187,17 @@ impl Watch {
         if self.fruitless >= STUCK {
             self.relist();
         }
-        let pause = self.backoff.next();
+        let pause = self.backoff.next(MAX_PAUSE);
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
             // The server asks all nodes for the same pause.
             let asked = asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + jitter::fraction());
             sleep(pause.max(asked)).await;
-            return Ok(());
+            return;
         }
         tokio::select! {
             () = sleep(pause) => {}
             () = self.api_status.back() => {}
         }
-        Ok(())
     }
 
     /// Makes a list come next that is not older than the known version, if there is one.
@@ -251,16 +218,16 @@ impl Watch {
     /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,
     /// without a rule for them; and a server that just starts. No Service needs them to work, so
     /// programming does not wait for them.
-    async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
+    async fn do_without(&mut self, failure: &Failure) {
         let kind = self.resource.kind;
         // An earlier list stays in effect.
         let is_first = !self.listed;
         if *failure == Failure::Absent {
             if self.resource.next_version() {
-                return Ok(());
+                return;
             }
             if is_first {
-                self.deliver_list(List::default()).await?;
+                self.deliver_list(List::default()).await;
             }
         } else {
             if !std::mem::replace(&mut self.forbidden, true) {
@@ -273,100 +240,70 @@ impl Watch {
             if is_first {
                 // So do those that the tables remember.
                 self.listed = true;
-                self.deliver(Some(kind), ChangeBatch::new(Vec::new(), Instant::now())).await?;
+                self.deliver(Some(kind), ChangeBatch::new(Vec::new(), Instant::now())).await;
             }
         }
         self.api_status.well(kind);
-        sleep(self.backoff.next_up_to(WITHOUT_CIDRS_PAUSE)).await;
-        Ok(())
+        sleep(self.backoff.next(WITHOUT_CIDRS_PAUSE)).await;
     }
 
     /// Handles one connection, from the request to the end of its stream. `Ok` continues without a
     /// pause.
-    async fn follow(&mut self, client: &Client) -> Result<(), End> {
-        match &self.version {
-            Some(version) => {
-                let request = self.resource.watch(version);
-                let events = self.open(client, request).await?;
-                self.follow_events(events).await
-            }
-            None => self.list(client).await,
-        }
-    }
-
-    /// Opens a watch.
-    async fn open(
-        &mut self,
-        client: &Client,
-        request: Result<Request, kube::core::request::Error>,
-    ) -> Result<Events, Failure> {
-        let events = Events::new(self.send(client, request).await?);
+    async fn follow(&mut self, client: &Client) -> Result<(), Failure> {
+        let Some(version) = &self.version else { return self.list(client).await };
+        let request = self.resource.watch(version);
+        let events = Events::new(send(client, request, self.negotiation.accept()).await?);
         self.fruitless += 1;
         if std::mem::replace(&mut self.watched, true) {
             self.api_status.restarted(self.resource.kind);
         }
-        Ok(events)
-    }
-
-    /// Sends a request and waits for the answer to begin.
-    async fn send(
-        &self,
-        client: &Client,
-        request: Result<Request, kube::core::request::Error>,
-    ) -> Result<Response<Body>, Failure> {
-        let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-        request.headers_mut().insert(ACCEPT, self.negotiation.accept());
-        let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
-            Err(_) => {
-                let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
-                return Err(Failure::Unreachable(reason));
-            }
-            Ok(Err(error)) => return Err(Failure::unreachable(&error)),
-            Ok(Ok(answer)) => answer,
-        };
-        match answer.status() {
-            StatusCode::OK => Ok(answer),
-            _ => Err(refusal(answer).await),
-        }
+        self.follow_events(events).await
     }
 
     /// Requests a list page by page, or as a whole if the pages expire in between.
-    async fn list(&mut self, client: &Client) -> Result<(), End> {
+    async fn list(&mut self, client: &Client) -> Result<(), Failure> {
         let mut limit = true;
         let mut list = List::default();
-        let mut next: Option<String> = None;
+        let mut next = None;
         let version = loop {
             let is_first = next.is_none();
             let request = self.resource.list(&self.relist_from, limit, next.clone());
-            let answer = match self.send(client, request).await {
+            let answer = match send(client, request, self.negotiation.accept()).await {
                 Err(Failure::Expired) if !is_first && limit => {
                     (list, limit, next) = (List::default(), false, None);
                     continue;
                 }
                 answer => answer?,
             };
-            let mut page = Page::new(answer);
-            while let Some(item) = page.next().await? {
-                self.put(&mut list, &item)?;
-            }
-            let ListMetadata { version, next: token } = page.end()?;
-            if token.is_none() {
+            let ListMetadata { version, next: token } =
+                page::read(answer, |item| match self.decoder.take(item) {
+                    Ok(Some(converted)) => {
+                        list.names.insert(converted.key.name.clone());
+                        list.changes.push(converted.into_change());
+                    }
+                    Ok(None) => {}
+                    Err(reason) => {
+                        tracing::warn!("ignoring an object from the API server: {reason}");
+                    }
+                })
+                .await?;
+            if token.is_empty() {
                 break version;
             }
-            if token == next {
+            if next.as_ref() == Some(&token) {
                 let what = "a page whose token leads to the same page".to_owned();
-                return Err(Failure::Garbage(what).into());
+                return Err(Failure::Garbage(what));
             }
-            next = token;
+            next = Some(token);
         };
-        self.deliver_list(list).await?;
+        self.deliver_list(list).await;
         self.version = Some(version);
         self.settled();
         Ok(())
     }
 
     /// Delivers the events of a watch, to its end.
-    async fn follow_events(&mut self, mut events: Events) -> Result<(), End> {
+    async fn follow_events(&mut self, mut events: Events) -> Result<(), Failure> {
         let long_silence = SILENCE_TIMEOUT.mul_f64(1.0 + jitter::fraction() / 3.0);
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
@@ -378,7 +315,7 @@ impl Watch {
                     silence_timeout = long_silence;
                     continue;
                 }
-                Err(_) => return Err(Failure::Silent.into()),
+                Err(_) => return Err(Failure::Silent),
             };
             let received = Instant::now();
             let decoded = match event {
@@ -394,12 +331,13 @@ impl Watch {
                     None
                 }
             };
-            if let Some(Decoded { version, change, trigger, .. }) = decoded
-                && self.is_news(&version)?
+            if let Some(converted) = decoded
+                && self.is_news(&converted.version)?
             {
-                let triggers = trigger.into_iter().collect();
-                let batch = ChangeBatch { changes: vec![change], received, triggers };
-                self.deliver(None, batch).await?;
+                let triggers = self.decoder.trigger(&converted).into_iter().collect();
+                let version = converted.version.clone();
+                let changes = vec![converted.into_change()];
+                self.deliver(None, ChangeBatch { changes, received, triggers }).await;
                 self.advance(version);
             }
             if silence_timeout == SETTLE_TIMEOUT {
@@ -433,30 +371,17 @@ impl Watch {
         (self.fruitless, self.silences) = (0, 0);
     }
 
-    /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
-    fn put(&mut self, list: &mut List, object: &Encoded<'_>) -> Result<(), Failure> {
-        match self.decoder.take(object) {
-            Ok(Some(decoded)) => {
-                list.names.insert(decoded.name);
-                list.changes.push(decoded.change);
-            }
-            Ok(None) => {}
-            Err(reason) if object.is_malformed() => return Err(object.invalid(reason)),
-            Err(reason) => tracing::warn!("ignoring an object from the API server: {reason}"),
-        }
-        Ok(())
-    }
-
-    /// Delivers the rest of a complete list.
-    async fn deliver_list(&mut self, list: List) -> Result<(), ReceiverGone> {
+    /// Delivers a complete list.
+    async fn deliver_list(&mut self, list: List) {
         self.listed = true;
         let List { names, mut changes } = list;
         changes.extend(self.decoder.listed(names));
-        self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
+        self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await;
     }
 
-    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) -> Result<(), ReceiverGone> {
-        self.batches.send((listed, batch)).await.map_err(|_| ReceiverGone)
+    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) {
+        // Whoever drops the receiver drops this future, too.
+        let _ = self.batches.send((listed, batch)).await;
     }
 
     /// Notes that the connection works.
@@ -468,21 +393,4 @@ impl Watch {
         self.fruitless = 0;
         self.api_status.well(self.resource.kind);
     }
-}
-
-/// Returns the failure in an answer other than success.
-async fn refusal(answer: Response<Body>) -> Failure {
-    let code = answer.status().as_u16();
-    let content_type = ContentType::of(answer.headers());
-    let retry_after = answer.headers().get(RETRY_AFTER);
-    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let body =
-        timeout(REQUEST_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
-    let body = match body.await {
-        Ok(Ok(body)) => body.to_bytes(),
-        _ => Default::default(),
-    };
-    let mut status = status(content_type, &body);
-    status.code = code;
-    Failure::from_status(&status, retry_after.map(Duration::from_secs))
 }

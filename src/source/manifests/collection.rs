@@ -1,10 +1,10 @@
 //! The objects of all files together, and the changes after a file changes. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use shunt_core::model::Change;
+use shunt_core::model::{Change, ObjectName};
 
 use crate::source::objects::{Key, Kind};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -28,8 +28,6 @@ pub(super) struct Collection {
     files: BTreeMap<FileId, Manifest>,
     /// The objects at the end of the last round.
     known: BTreeMap<Key, Change>,
-    /// The objects with definitions in several files.
-    contested: BTreeMap<Key, Diagnostic>,
     locations: Locations,
 }
 
@@ -64,8 +62,9 @@ impl Collection {
         self.files.get(file).map_or(&[], |manifest| &manifest.problems)
     }
 
-    /// Ends a round. Returns the changes since the last one, in the order of the objects.
-    pub(super) fn finish(&mut self) -> Vec<Change> {
+    /// Returns the changes since the last call, deletions first, and a warning for each changed
+    /// object with several definitions.
+    pub(super) fn finish(&mut self) -> (Vec<Change>, Vec<Diagnostic>) {
         let mut definitions: BTreeMap<&Key, Vec<(&FileId, &Object)>> = BTreeMap::new();
         for (file, manifest) in &self.files {
             for object in &manifest.objects {
@@ -73,12 +72,17 @@ impl Collection {
             }
         }
         let (mut current, mut locations) = (BTreeMap::new(), HashMap::new());
-        self.contested.clear();
+        let (mut changes, mut contests) = (Vec::new(), Vec::new());
+        let gone = self.known.keys().filter(|key| !definitions.contains_key(key));
+        changes.extend(gone.map(Key::gone));
         for (key, definitions) in definitions {
             let Some(((file, object), others)) = definitions.split_last() else { continue };
             let location = Location { file: file.path.clone(), line: object.line };
-            if !others.is_empty() {
-                self.contested.insert(key.clone(), contest(key, &location, others));
+            if self.known.get(key) != object.change.as_ref() {
+                changes.push(object.change.clone().unwrap_or_else(|| key.gone()));
+                if !others.is_empty() {
+                    contests.push(contest(key, &location, others));
+                }
             }
             if key.kind == Kind::Service {
                 locations.insert(key.name.clone(), location);
@@ -86,29 +90,18 @@ impl Collection {
             current.extend(object.change.clone().map(|change| (key.clone(), change)));
         }
         self.locations.set(locations);
-        let keys: BTreeSet<&Key> = self.known.keys().chain(current.keys()).collect();
-        let mut changes = Vec::new();
-        for key in keys {
-            let change = current.get(key);
-            if change != self.known.get(key) {
-                if let Some(contest) = self.contested.get(key) {
-                    contest.log();
-                }
-                changes.push(change.cloned().unwrap_or_else(|| key.gone()));
-            }
-        }
         self.known = current;
-        changes
+        (changes, contests)
     }
 
-    /// Returns all problems at the end of the last round.
-    pub(super) fn problems(&self) -> impl Iterator<Item = Diagnostic> {
-        let problems = self.files.values().flat_map(|manifest| &manifest.problems);
-        problems.chain(self.contested.values()).cloned()
+    /// Returns the names of the current objects of a kind.
+    pub(super) fn names(&self, kind: Kind) -> HashSet<ObjectName> {
+        let keys = self.known.keys().filter(|key| key.kind == kind);
+        keys.map(|key| key.name.clone()).collect()
     }
 }
 
-/// Returns the warning about an object which counts at this location, and which other files define, too.
+/// Returns the warning about an object that counts at this location and has other definitions.
 fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagnostic {
     let places = others.iter().rev().take(4);
     let mut places: Vec<String> =
@@ -117,7 +110,8 @@ fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagn
         places[3] = "…".into();
     }
     let reason = format!(
-        "the same object is also in {}; the last file by name wins; remove it from the others",
+        "the same object is also in {}; the last definition wins, by file name, then by line; remove the \
+         others",
         places.join(", ")
     );
     let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason).of_object(key);

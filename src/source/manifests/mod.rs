@@ -25,24 +25,12 @@ mod watch;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::source::spanned_yaml::Diagnostic;
-
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
-pub use watch::Watcher;
-
-/// The result of a read of the files.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Round {
-    /// The changes. The first round ends with [`Change::Synced`].
-    pub changes: Vec<Change>,
-    /// All current problems, also those of earlier rounds.
-    pub problems: Arc<[Diagnostic]>,
-}
+pub use watch::{Stop, Watcher};
 
 /// The files cannot be read or watched at all.
 #[derive(Debug, thiserror::Error)]
@@ -60,12 +48,18 @@ pub enum Error {
     Watch(#[from] crate::source::file_watch::Error),
 }
 
-/// Reads all manifests once, and notes the locations of Services. Returns problems without logging
-/// them.
-pub fn load(paths: &[PathBuf], node_name: &str, locations: &Locations) -> Result<Round, Error> {
+/// Reads all manifests once, logs their problems, and notes the locations of Services. The changes
+/// end with [`Change::Synced`].
+pub fn load(
+    paths: &[PathBuf],
+    node_name: &str,
+    locations: &Locations,
+) -> Result<Vec<Change>, Error> {
     let mut scanner = scan::Scanner::new(paths, node_name, locations)?;
     for root in 0..paths.len() {
         scanner.scan(root);
     }
-    Ok(scanner.first_round())
+    let mut changes = scanner.changes();
+    changes.push(Change::Synced);
+    Ok(changes)
 }

@@ -1,6 +1,6 @@
 //! Parses the bytes of a file into objects and problems. Pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct Context {
 /// The content of a file.
 #[derive(Debug, Default)]
 pub struct Manifest {
-    /// The valid objects, each once.
+    /// The valid objects. Of several definitions of one, the last one counts.
     pub objects: Vec<Object>,
     /// The problems, with file and line.
     pub problems: Vec<Diagnostic>,
@@ -62,13 +62,7 @@ pub fn parse(
         let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
         Box::new(problem.in_file(file, Some(error.line)))
     };
-    let mut reader = Reader {
-        file,
-        context,
-        manifest: Manifest::default(),
-        places: HashMap::new(),
-        unlisted: 0,
-    };
+    let mut reader = Reader { file, context, manifest: Manifest::default(), unlisted: 0 };
     for document in spanned_yaml::documents(bytes).map_err(syntax_error)? {
         reader.document(&document.map_err(syntax_error)?, None);
     }
@@ -79,8 +73,6 @@ struct Reader<'a> {
     file: &'a Arc<Path>,
     context: &'a mut Context,
     manifest: Manifest,
-    /// Returns the index of the object with this key.
-    places: HashMap<Key, usize>,
     unlisted: usize,
 }
 
@@ -170,22 +162,7 @@ impl Reader<'_> {
             return;
         }
         let object = Object { key: converted.key, line: document.line, change: converted.change };
-        match self.places.get(&object.key) {
-            None => {
-                self.places.insert(object.key.clone(), self.manifest.objects.len());
-                self.manifest.objects.push(object);
-            }
-            Some(&place) => {
-                let first = self.manifest.objects[place].line;
-                let reason = format!(
-                    "the same object is already in line {first}; the last definition wins; remove \
-                     the other"
-                );
-                let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
-                self.report(problem.of_object(&object.key), object.line);
-                self.manifest.objects[place] = object;
-            }
-        }
+        self.manifest.objects.push(object);
     }
 
     fn warn(

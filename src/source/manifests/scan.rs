@@ -6,14 +6,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use shunt_core::model::Change;
 
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::collection::{Collection, FileId};
-use super::{Context, Error, Locations, Round, parse};
+use super::{Context, Error, Locations, parse};
 
 /// The size limit of a file. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
@@ -21,17 +20,14 @@ const SIZE_LIMIT: u64 = 128 << 20;
 /// The approximate number of unused kinds that are named.
 const NOT_USED_LIMIT: usize = 50;
 
-/// A reader of files and directories into a collection.
+/// A reader of files and directories into a collection. It logs each problem when it occurs.
 pub(super) struct Scanner {
-    roots: Vec<PathBuf>,
+    pub(super) roots: Vec<PathBuf>,
     context: Context,
-    locations: Locations,
-    collection: Collection,
+    pub(super) collection: Collection,
     not_used: BTreeSet<String>,
     /// The problems of whole paths.
-    root_problems: Vec<Option<Diagnostic>>,
-    problems: Arc<[Diagnostic]>,
-    log: bool,
+    pub(super) root_problems: Vec<Option<Diagnostic>>,
 }
 
 impl Scanner {
@@ -47,85 +43,58 @@ impl Scanner {
         Ok(Scanner {
             roots: roots.to_vec(),
             context: Context { node_name: node_name.into(), ..Context::default() },
-            locations: locations.clone(),
             collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
-            problems: Arc::new([]),
-            log: false,
         })
-    }
-
-    /// Logs each problem when it occurs.
-    pub(super) fn log_problems(&mut self) {
-        self.log = true;
     }
 
     /// Reads all files of a path. Returns false if the path is gone or cannot be read: its previous
     /// content stays.
     pub(super) fn scan(&mut self, root: usize) -> bool {
-        let result = fs::metadata(&self.roots[root]).and_then(|metadata| {
-            if metadata.is_dir() { self.scan_directory(root) } else { self.scan_file(root) }
-        });
-        let problem = result.err().map(|error| {
-            let reason = format!(
-                "cannot read the path of the manifests: {error}; its previous content stays in \
-                 effect until it is back"
-            );
-            Diagnostic::new(Severity::Error, FieldPath::default(), reason)
-                .in_file(&self.roots[root].as_path().into(), None)
-        });
+        let path = &self.roots[root];
+        let problem = match manifests_at(path) {
+            Ok(files) => {
+                let file = |path: PathBuf| FileId { root, path: path.into() };
+                let files: BTreeSet<FileId> = files.into_iter().map(file).collect();
+                for gone in self.collection.files_of(root) {
+                    if !files.contains(&gone) {
+                        self.collection.remove(&gone);
+                    }
+                }
+                // Sorted by name, for a readable log.
+                files.into_iter().for_each(|file| self.load(file));
+                None
+            }
+            Err(error) => {
+                let reason = format!(
+                    "cannot read the path of the manifests: {error}; its previous content stays in \
+                     effect until it is back"
+                );
+                let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+                Some(problem.in_file(&path.as_path().into(), None))
+            }
+        };
         let good = problem.is_none();
         if self.root_problems[root] != problem {
-            if self.log
-                && let Some(problem) = &problem
-            {
-                problem.log();
-            } else if self.log {
-                tracing::info!(path = %self.roots[root].display(), "manifests can be read again");
+            match &problem {
+                Some(problem) => problem.log(),
+                None => {
+                    let path = self.roots[root].display();
+                    tracing::info!(%path, "manifests can be read again");
+                }
             }
             self.root_problems[root] = problem;
         }
         good
     }
 
-    fn scan_directory(&mut self, root: usize) -> io::Result<()> {
-        let mut gone: BTreeSet<FileId> = self.collection.files_of(root).into_iter().collect();
-        let paths = fs::read_dir(&self.roots[root])?.map(|entry| entry.map(|e| e.path()));
-        let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
-        paths.retain(|path| path.file_name().is_some_and(is_manifest));
-        // Sorted by name, for a readable log.
-        paths.sort_unstable();
-        for path in paths {
-            let file = FileId { root, path: path.into() };
-            gone.remove(&file);
-            self.load(file);
+    /// Reads a file in a directory, if it is complete or gone.
+    pub(super) fn look_at(&mut self, root: usize, name: &OsStr, complete: bool) {
+        let path = self.roots[root].join(name);
+        if complete || fs::symlink_metadata(&path).is_err() {
+            self.load(FileId { root, path: path.into() });
         }
-        for file in gone {
-            self.collection.remove(&file);
-        }
-        Ok(())
-    }
-
-    fn scan_file(&mut self, root: usize) -> io::Result<()> {
-        let file = FileId { root, path: self.roots[root].as_path().into() };
-        for other in self.collection.files_of(root) {
-            if other != file {
-                self.collection.remove(&other);
-            }
-        }
-        self.load(file);
-        Ok(())
-    }
-
-    /// Reads a file in a directory.
-    pub(super) fn look_at(&mut self, root: usize, name: &OsStr) {
-        self.load(FileId { root, path: self.roots[root].join(name).into() });
-    }
-
-    /// Returns true if the directory has an entry of that name.
-    pub(super) fn exists(&self, root: usize, name: &OsStr) -> bool {
-        fs::symlink_metadata(self.roots[root].join(name)).is_ok()
     }
 
     fn load(&mut self, file: FileId) {
@@ -154,34 +123,36 @@ impl Scanner {
     }
 
     fn log_new(&self, file: &FileId, problems: &[Diagnostic]) {
-        if self.log && problems != self.collection.problems_of(file) {
+        if problems != self.collection.problems_of(file) {
             problems.iter().for_each(Diagnostic::log);
         }
     }
 
-    /// Ends the first round.
-    pub(super) fn first_round(&mut self) -> Round {
-        if self.log && !self.not_used.is_empty() {
+    /// Logs the kinds of objects that shunt does not use.
+    pub(super) fn log_not_used(&self) {
+        if !self.not_used.is_empty() {
             let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
             tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
         }
-        // Locations from an earlier source.
-        self.locations.clear();
-        let mut round = self.round();
-        round.changes.push(Change::Synced);
-        round
     }
 
-    /// Ends a round.
-    pub(super) fn round(&mut self) -> Round {
-        let changes = self.collection.finish();
-        let roots = self.root_problems.iter().flatten().cloned();
-        let problems: Vec<Diagnostic> = roots.chain(self.collection.problems()).collect();
-        if *problems != *self.problems {
-            self.problems = problems.into();
-        }
-        Round { changes, problems: self.problems.clone() }
+    /// Returns the changes since the last call.
+    pub(super) fn changes(&mut self) -> Vec<Change> {
+        let (changes, contests) = self.collection.finish();
+        contests.iter().for_each(Diagnostic::log);
+        changes
     }
+}
+
+/// Returns the manifests in a directory, or the file at this path.
+fn manifests_at(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let paths = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+    paths.retain(|path| path.file_name().is_some_and(is_manifest));
+    Ok(paths)
 }
 
 /// Returns true for names of manifests in a directory: not hidden, and no temporary file of an

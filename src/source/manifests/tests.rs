@@ -14,9 +14,10 @@ use shunt_core::model::ObjectName;
 use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
+use super::scan::Scanner;
 use super::*;
-use crate::source::file_watch::Stop;
 use crate::source::objects::{Key, Kind};
+use crate::source::spanned_yaml::Diagnostic;
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Diagnostic>> {
     let mut context = Context { node_name: "node-1".into(), ..Context::default() };
@@ -33,15 +34,18 @@ fn service(name: &str, octet: u32) -> String {
 
 /// Objects by name: the ClusterIP of Services, the word "there" for others.
 fn say(changes: &[Change]) -> Vec<String> {
-    let one = |change: &Change| match change {
-        Change::Service(service) => format!("{} {}", service.name, service.cluster_ips[0]),
-        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("{name} gone"),
-        Change::Slice(slice) => format!("slice {}", slice.name),
-        Change::Node(node) => format!("node {}", node.name),
-        Change::Synced => "synced".into(),
-        other => format!("{other:?}"),
+    let one = |change: &Change| {
+        Some(match change {
+            Change::Service(service) => format!("{} {}", service.name, service.cluster_ips[0]),
+            Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("{name} gone"),
+            Change::Node(node) => format!("node {}", node.name),
+            Change::Synced => "synced".into(),
+            // What an earlier source has left is deleted at the start.
+            Change::Listed(_) | Change::NodeGone => return None,
+            other => format!("{other:?}"),
+        })
     };
-    changes.iter().map(one).collect()
+    changes.iter().filter_map(one).collect()
 }
 
 fn said(manifest: &Manifest) -> Vec<String> {
@@ -132,11 +136,6 @@ fn messages_name_file_line_object_field_and_value() {
             ],
         ),
         (
-            &format!("{}{}", service("a", 1), service("a", 2)),
-            &["f.yaml:7: Service default/a: the same object is already in line 2; the last \
-                 definition wins; remove the other"],
-        ),
-        (
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
             &[
                 "f.yaml:6: EndpointSlice default/a: ports[0].port: a port needs a number (this port of the slice is ignored)",
@@ -175,7 +174,7 @@ proptest! {
                 }
                 content.insert(file, services);
             }
-            for change in collection.finish() {
+            for change in collection.finish().0 {
                 match change {
                     Change::Service(service) => {
                         let key = Key { kind: Kind::Service, name: service.name.clone() };
@@ -193,8 +192,7 @@ proptest! {
                 fresh.set(id(*file), manifest(services));
             }
             let known: Vec<Change> = known.values().cloned().collect();
-            prop_assert_eq!(known, fresh.finish());
-            prop_assert!(collection.problems().eq(fresh.problems()));
+            prop_assert_eq!(known, fresh.finish().0);
         }
     }
 }
@@ -211,24 +209,25 @@ fn manifest(services: &[(u32, u32)]) -> Manifest {
 #[test]
 fn the_last_of_several_definitions_counts() {
     let mut collection = Collection::default();
-    collection.set(id(2), manifest(&[(0, 2)]));
+    collection.set(id(2), manifest(&[(0, 3), (0, 2)]));
     collection.set(id(1), manifest(&[(0, 1)]));
-    assert_eq!(say(&collection.finish()), ["default/s0 10.96.0.2"]);
-    let problems: Vec<String> = collection.problems().map(|p| p.to_string()).collect();
+    let (changes, contests) = collection.finish();
+    assert_eq!(say(&changes), ["default/s0 10.96.0.2"]);
+    let contests: Vec<String> = contests.iter().map(ToString::to_string).collect();
     assert_eq!(
-        problems,
-        ["2.yaml:2: Service default/s0: the same object is also in 1.yaml:2; the last file by \
-             name wins; remove it from the others"]
+        contests,
+        ["2.yaml:7: Service default/s0: the same object is also in 2.yaml:2, 1.yaml:2; the last \
+             definition wins, by file name, then by line; remove the others"]
     );
     // Moving an object from one file to another changes nothing.
     collection.remove(&id(2));
     collection.set(id(3), manifest(&[(0, 2)]));
-    assert_eq!(say(&collection.finish()), [""; 0]);
+    assert_eq!(collection.finish(), (vec![], vec![]));
     collection.remove(&id(3));
-    assert_eq!(say(&collection.finish()), ["default/s0 10.96.0.1"]);
-    assert_eq!(collection.problems().count(), 0);
+    let (changes, contests) = collection.finish();
+    assert_eq!((say(&changes), contests), (vec!["default/s0 10.96.0.1".to_owned()], vec![]));
     collection.remove(&id(1));
-    assert_eq!(say(&collection.finish()), ["default/s0 gone"]);
+    assert_eq!(say(&collection.finish().0), ["default/s0 gone"]);
 }
 
 #[test]
@@ -240,14 +239,14 @@ fn line_above_a_service_changes_its_location_only() {
         location.map(|found| (found.file.display().to_string(), found.line))
     };
     collection.set(id(1), manifest(&[(0, 1), (1, 2)]));
-    assert_eq!(collection.finish().len(), 2);
+    assert_eq!(collection.finish().0.len(), 2);
     assert_eq!(found(), Some(("1.yaml".into(), 7)));
     let text = format!("# a comment\n{}{}", service("s0", 1), service("s1", 2));
     collection.set(id(1), read(text).unwrap());
-    assert_eq!(say(&collection.finish()), [""; 0]);
+    assert_eq!(say(&collection.finish().0), [""; 0]);
     assert_eq!(found(), Some(("1.yaml".into(), 8)));
     collection.set(id(2), manifest(&[(1, 2)]));
-    assert_eq!(say(&collection.finish()), [""; 0]);
+    assert_eq!(say(&collection.finish().0), [""; 0]);
     assert_eq!(found(), Some(("2.yaml".into(), 2)));
     collection.remove(&id(2));
     collection.remove(&id(1));
@@ -264,14 +263,14 @@ fn a_service_that_becomes_headless_or_wrong_is_gone() {
         collection.set(id(1), manifest(&[(0, 1)]));
         collection.finish();
         collection.set(id(1), read(then).unwrap());
-        assert_eq!(say(&collection.finish()), ["default/s0 gone"]);
+        assert_eq!(say(&collection.finish().0), ["default/s0 gone"]);
     }
 }
 
 /// A directory that is watched.
 struct Watched {
     directory: TempDir,
-    rounds: Receiver<Round>,
+    batches: Receiver<Vec<Change>>,
     _stop: Stop,
 }
 
@@ -280,15 +279,15 @@ impl Watched {
         let directory = tempfile::tempdir().unwrap();
         let path = prepare(directory.path());
         let (watcher, stop) = Watcher::new(&[path], "node-1", &Locations::default()).unwrap();
-        // The watcher goes on when a round was taken, so that a test can hold it up.
-        let (sender, rounds) = sync_channel(0);
+        // The watcher goes on when a batch was taken, so that a test can hold it up.
+        let (sender, batches) = sync_channel(0);
         std::thread::spawn(move || {
-            watcher.run_rounds(|round| match sender.send(round) {
+            watcher.run(|batch| match sender.send(batch.changes) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             })
         });
-        Watched { directory, rounds, _stop: stop }
+        Watched { directory, batches, _stop: stop }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -299,12 +298,12 @@ impl Watched {
         fs::write(self.path(name), text).unwrap();
     }
 
-    fn next(&self) -> Round {
-        self.rounds.recv_timeout(Duration::from_secs(20)).unwrap()
+    fn next(&self) -> Vec<String> {
+        say(&self.batches.recv_timeout(Duration::from_secs(20)).unwrap())
     }
 
     fn expect(&self, changes: &[&str]) {
-        assert_eq!(say(&self.next().changes), changes);
+        assert_eq!(self.next(), changes);
     }
 }
 
@@ -365,31 +364,42 @@ fn files_in_a_directory_come_change_and_go() {
 
 #[test]
 fn a_broken_file_keeps_what_it_said() {
-    let watched = Watched::new(|directory| {
-        fs::write(directory.join("a.yaml"), service("a", 1)).unwrap();
-        directory.into()
-    });
-    assert!(watched.next().problems.is_empty());
-
-    watched.write("a.yaml", "kind: [");
-    let round = watched.next();
-    assert_eq!(say(&round.changes), [""; 0]);
-    assert!(round.problems[0].to_string().contains("a.yaml:1: not YAML or JSON"));
-    assert!(
-        round.problems[0]
-            .to_string()
-            .ends_with("(the previous content of the file stays in effect)")
-    );
-
-    watched.write("a.yaml", &service("a", 2));
-    let round = watched.next();
-    assert_eq!(say(&round.changes), ["default/a 10.96.0.2"]);
-    assert!(round.problems.is_empty());
-
-    // Neither a pipe without a writer nor a dangling link blocks the watcher.
-    nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    symlink("nowhere", watched.path("c.yaml")).unwrap();
-    assert!(watched.next().problems[0].to_string().contains("symbolic link to a missing"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let write = |text: &str| fs::write(path("a.yaml"), text).unwrap();
+    write(&service("a", 1));
+    let roots = [directory.path().to_owned()];
+    let mut scanner = Scanner::new(&roots, "node-1", &Locations::default()).unwrap();
+    let mut scan = || {
+        assert!(scanner.scan(0));
+        let problems = |name| {
+            let file = FileId { root: 0, path: path(name).into() };
+            scanner.collection.problems_of(&file).iter().map(ToString::to_string).collect()
+        };
+        let problems: [Vec<String>; 3] = ["a.yaml", "b.yaml", "c.yaml"].map(problems);
+        (say(&scanner.changes()), problems.concat())
+    };
+    assert_eq!(scan(), (vec!["default/a 10.96.0.1".to_owned()], vec![]));
+    write("kind: [");
+    let (changes, problems) = scan();
+    assert_eq!(changes, [""; 0]);
+    assert!(problems[0].contains("a.yaml:1: not YAML or JSON"), "{problems:?}");
+    let stays = "(the previous content of the file stays in effect)";
+    assert!(problems[0].ends_with(stays), "{problems:?}");
+    // Neither a pipe without a writer nor a dangling link blocks the scan.
+    write(&service("a", 2));
+    nix::unistd::mkfifo(&path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    symlink("nowhere", path("c.yaml")).unwrap();
+    let (changes, problems) = scan();
+    assert_eq!(changes, ["default/a 10.96.0.2"]);
+    assert!(problems[0].contains("not a regular file"), "{problems:?}");
+    assert!(problems[1].contains("symbolic link to a missing"), "{problems:?}");
+    // A directory that goes keeps what it said.
+    fs::remove_dir_all(directory.path()).unwrap();
+    assert!(!scanner.scan(0));
+    let problem = scanner.root_problems[0].as_ref().unwrap().to_string();
+    assert!(problem.contains("cannot read the path of the manifests"), "{problem}");
+    assert_eq!(scanner.changes(), []);
 }
 
 #[test]
@@ -404,9 +414,7 @@ fn a_file_counts_when_its_writer_closes_it() {
     let (half, rest) = text.as_bytes().split_at(30);
     writer.write_all(half).unwrap();
     watched.write("b.yaml", &service("b", 1));
-    let round = watched.next();
-    assert_eq!(say(&round.changes), ["default/b 10.96.0.1"]);
-    assert!(round.problems.is_empty());
+    watched.expect(&["default/b 10.96.0.1"]);
     writer.write_all(rest).unwrap();
     drop(writer);
     watched.expect(&["default/a 10.96.0.2"]);
@@ -426,7 +434,7 @@ fn a_flood_of_events_ends_in_what_is_there() {
     watched.write("last.yaml", &service("flood", 250));
     let mut last = Vec::new();
     while last != ["default/flood 10.96.0.250"] {
-        last = say(&watched.next().changes);
+        last = watched.next();
     }
 }
 
@@ -442,16 +450,10 @@ fn a_directory_that_goes_keeps_what_it_said_until_it_is_back() {
     watched.expect(&["default/a 10.96.0.1", "default/b 10.96.0.1", "synced"]);
 
     fs::rename(watched.path("manifests"), watched.path("old")).unwrap();
-    let round = watched.next();
-    assert_eq!(say(&round.changes), [""; 0]);
-    assert!(round.problems[0].to_string().contains("cannot read the path of the manifests"));
-
     fs::create_dir(watched.path("new")).unwrap();
     watched.write("new/a.yaml", &service("a", 2));
     fs::rename(watched.path("new"), watched.path("manifests")).unwrap();
-    let round = watched.next();
-    assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "default/b gone"]);
-    assert!(round.problems.is_empty());
+    watched.expect(&["default/b gone", "default/a 10.96.0.2"]);
 
     // It is watched again, and the old one is not.
     watched.write("old/a.yaml", &service("a", 3));
@@ -485,9 +487,8 @@ fn loading_once_and_from_several_paths() {
     fs::create_dir(path("d")).unwrap();
     fs::write(path("d/z.yaml"), service("a", 1)).unwrap();
     fs::write(path("single"), service("a", 2)).unwrap();
-    let round = load(&[path("d"), path("single")], "node-1", &Locations::default()).unwrap();
-    assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "synced"]);
-    assert_eq!(round.problems.len(), 1);
+    let changes = load(&[path("d"), path("single")], "node-1", &Locations::default()).unwrap();
+    assert_eq!(say(&changes), ["default/a 10.96.0.2", "synced"]);
     let error = load(&[path("nothing")], "node-1", &Locations::default()).unwrap_err();
     // With its causes, as it is printed.
     let error = format!("{:#}", anyhow::Error::from(error));

@@ -1,22 +1,29 @@
 //! Watches manifests and reads them when they change.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
-use shunt_core::model::{Change, ChangeBatch, Listed};
+use shunt_core::model::{Change, ChangeBatch};
+use tokio::sync::oneshot;
 
 use super::scan::{Scanner, is_manifest};
-use super::{Error, Locations, Round};
-use crate::source::file_watch::{Paths, Stop, Todo};
+use super::{Error, Locations};
+use crate::source::file_watch::{self, Paths, Todo};
+use crate::source::objects::Kind;
 
 /// A watcher of manifests.
 pub struct Watcher {
     scanner: Scanner,
     paths: Paths,
-    roots: usize,
+    stopped: oneshot::Receiver<()>,
+}
+
+/// A guard whose drop ends [`Watcher::run`].
+#[derive(Debug)]
+#[must_use = "it ends the watch when it is dropped"]
+pub struct Stop {
+    _held: oneshot::Sender<()>,
 }
 
 impl Watcher {
@@ -27,48 +34,41 @@ impl Watcher {
         node_name: &str,
         locations: &Locations,
     ) -> Result<(Watcher, Stop), Error> {
-        let mut scanner = Scanner::new(paths, node_name, locations)?;
-        scanner.log_problems();
-        let roots = paths.len();
-        let (paths, stop) = Paths::new(paths, is_manifest)?;
-        Ok((Watcher { scanner, paths, roots }, stop))
+        let scanner = Scanner::new(paths, node_name, locations)?;
+        let paths = Paths::new(paths, is_manifest)?;
+        let (held, stopped) = oneshot::channel();
+        Ok((Watcher { scanner, paths, stopped }, Stop { _held: held }))
     }
 
     /// Reads all manifests and calls `sink` with them, then with each change, until `sink` returns
     /// `Break`. The first batch deletes all other objects, which an earlier source may have left.
     /// Blocks: run it in a thread of its own, so that the read of a large file delays no other
     /// work.
-    pub fn run(self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
-        let mut is_first = true;
-        self.run_rounds(|mut round| {
-            if std::mem::take(&mut is_first) {
-                forget_others(&mut round.changes);
-            }
-            sink(ChangeBatch::new(round.changes, Instant::now()))
-        })
-    }
-
-    /// Runs like [`Watcher::run`], with the problems of each round.
-    pub(super) fn run_rounds(
-        mut self,
-        mut sink: impl FnMut(Round) -> ControlFlow<()>,
-    ) -> Result<(), Error> {
-        for root in 0..self.roots {
+    pub fn run(mut self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|reason| file_watch::Error::Open { reason })?;
+        for root in 0..self.scanner.roots.len() {
             self.look_at(root);
         }
-        let first = self.scanner.first_round();
-        let mut problems = first.problems.clone();
-        let mut flow = sink(first);
-        while flow.is_continue() {
-            let Some(todo) = self.paths.wait()? else { return Ok(()) };
-            self.work(todo);
-            let round = self.scanner.round();
-            if !round.changes.is_empty() || !Arc::ptr_eq(&round.problems, &problems) {
-                problems = round.problems.clone();
-                flow = sink(round);
+        self.scanner.log_not_used();
+        let first = self.scanner.changes();
+        let listed = |kind: Kind| kind.listed(self.scanner.collection.names(kind));
+        let mut changes: Vec<Change> = Kind::ALL.into_iter().filter_map(listed).collect();
+        changes.extend(first.into_iter().chain([Change::Synced]));
+        loop {
+            if !changes.is_empty() && sink(ChangeBatch::new(changes, Instant::now())).is_break() {
+                return Ok(());
             }
+            let todo = runtime.block_on(async {
+                tokio::select! {
+                    todo = self.paths.wait() => todo.map(Some),
+                    _ = &mut self.stopped => Ok(None),
+                }
+            });
+            let Some(todo) = todo? else { return Ok(()) };
+            self.work(todo);
+            changes = self.scanner.changes();
         }
-        Ok(())
     }
 
     fn work(&mut self, todo: Todo) {
@@ -76,9 +76,8 @@ impl Watcher {
             self.look_at(root);
         }
         for ((root, name), complete) in todo.files {
-            let seen = todo.roots.contains(&root);
-            if !seen && (complete || !self.scanner.exists(root, &name)) {
-                self.scanner.look_at(root, &name);
+            if !todo.roots.contains(&root) {
+                self.scanner.look_at(root, &name, complete);
             }
         }
     }
@@ -90,26 +89,4 @@ impl Watcher {
             self.paths.look_again(root);
         }
     }
-}
-
-/// Adds changes to a source's first batch that delete all other objects.
-fn forget_others(changes: &mut Vec<Change>) {
-    let (mut services, mut slices, mut cidrs) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut has_node = false;
-    for change in &*changes {
-        match change {
-            Change::Service(service) => drop(services.insert(service.name.clone())),
-            Change::Slice(slice) => drop(slices.insert(slice.name.clone())),
-            Change::ServiceCidr(name, _) => drop(cidrs.insert(name.clone())),
-            Change::Node(_) => has_node = true,
-            _ => {}
-        }
-    }
-    let listed = [
-        Change::Listed(Listed::Services(services.into())),
-        Change::Listed(Listed::Slices(slices.into())),
-        Change::Listed(Listed::ServiceCidrs(cidrs.into())),
-    ];
-    let node_gone = (!has_node).then_some(Change::NodeGone);
-    changes.splice(0..0, listed.into_iter().chain(node_gone));
 }

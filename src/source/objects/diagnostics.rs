@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use ipnet::IpNet;
 use shunt_core::model::Change;
 
-use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_net};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::{Converted, Key, Names, raw, values};
 
@@ -24,66 +23,89 @@ impl Diagnostics {
     /// Adds an error: the object cannot be used.
     pub(super) fn error(
         &mut self,
-        at: At<'_>,
+        at: impl fmt::Display,
         value: impl fmt::Display,
-        reason: impl Into<String>,
+        reason: impl fmt::Display,
     ) {
-        self.refused = true;
-        self.add(Severity::Error, at, Some(&value), reason.into());
+        self.add(Severity::Error, &at, Some(&value), reason.to_string());
     }
 
     /// Adds an error for a missing field: the object cannot be used.
-    pub(super) fn missing(&mut self, at: At<'_>, reason: impl Into<String>) {
-        self.refused = true;
-        self.add(Severity::Error, at, None, reason.into());
+    pub(super) fn missing(&mut self, at: impl fmt::Display, reason: impl fmt::Display) {
+        self.add(Severity::Error, &at, None, reason.to_string());
+    }
+
+    /// Returns a valid value. Otherwise, adds an error: the object cannot be used.
+    pub(super) fn valid<T>(
+        &mut self,
+        at: impl fmt::Display,
+        value: impl fmt::Display,
+        parsed: Result<T, impl fmt::Display>,
+    ) -> Option<T> {
+        parsed.map_err(|reason| self.error(at, value, reason)).ok()
     }
 
     /// Adds a warning for an ignored part; `effect` names the part.
     pub(super) fn ignored(
         &mut self,
-        at: At<'_>,
+        at: impl fmt::Display,
         value: impl fmt::Display,
         reason: impl fmt::Display,
         effect: &str,
     ) {
-        self.add(Severity::Warning, at, Some(&value), format!("{reason} ({effect})"));
+        self.add(Severity::Warning, &at, Some(&value), format!("{reason} ({effect})"));
     }
 
     /// Adds a warning for a part that is ignored because of a missing field.
-    pub(super) fn ignored_without(&mut self, at: At<'_>, reason: &str, effect: &str) {
-        self.add(Severity::Warning, at, None, format!("{reason} ({effect})"));
+    pub(super) fn ignored_without(&mut self, at: impl fmt::Display, reason: &str, effect: &str) {
+        self.add(Severity::Warning, &at, None, format!("{reason} ({effect})"));
     }
 
-    /// Parses a list of prefixes and removes duplicates. Ignores an invalid prefix, with a warning.
-    pub(super) fn nets(&mut self, texts: &[String], at: &At<'_>, effect: &str) -> Vec<IpNet> {
-        let mut nets = Vec::with_capacity(texts.len());
+    /// Returns a valid value. Otherwise, adds a warning for the ignored part.
+    pub(super) fn usable<T>(
+        &mut self,
+        at: impl fmt::Display,
+        value: impl fmt::Display,
+        parsed: Result<T, impl fmt::Display>,
+        effect: &str,
+    ) -> Option<T> {
+        parsed.map_err(|reason| self.ignored(at, value, reason, effect)).ok()
+    }
+
+    /// Parses a list without duplicates. Ignores an invalid element, with a warning.
+    pub(super) fn list<T: PartialEq>(
+        &mut self,
+        texts: &[String],
+        at: &str,
+        parse: fn(&str) -> Result<T, String>,
+        effect: &str,
+    ) -> Vec<T> {
+        let mut list = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
-            match parse_net(text) {
-                Ok(net) if nets.contains(&net) => {}
-                Ok(net) => nets.push(net),
-                Err(reason) => self.ignored(at.index(i), text, reason, effect),
-            }
+            let value = self.usable(format_args!("{at}[{i}]"), text, parse(text), effect);
+            list.extend(value.filter(|value| !list.contains(value)));
         }
-        nets
+        list
     }
 
     /// Adds a note about a field without effect.
-    pub(super) fn note(&mut self, at: At<'_>, reason: impl Into<String>) {
-        self.add(Severity::Note, at, None, reason.into());
+    pub(super) fn note(&mut self, at: impl fmt::Display, reason: &str) {
+        self.add(Severity::Note, &at, None, reason.to_owned());
     }
 
     fn add(
         &mut self,
         severity: Severity,
-        at: At<'_>,
+        at: &dyn fmt::Display,
         value: Option<&dyn fmt::Display>,
         reason: String,
     ) {
+        self.refused |= severity == Severity::Error;
         if self.problems.len() >= MAX_PROBLEMS {
             self.beyond_limit += 1;
             return;
         }
-        let problem = Diagnostic::new(severity, at.path(), reason);
+        let problem = Diagnostic::new(severity, FieldPath::dotted(&at.to_string()), reason);
         self.problems.push(match value {
             Some(value) => problem.with_value(value),
             None => problem,
@@ -97,19 +119,16 @@ impl Diagnostics {
         metadata: &raw::Metadata,
         names: &mut Names,
     ) -> Key {
-        let at = At::top("metadata");
-        if metadata.name.is_empty() {
-            self.missing(at.field("name"), format!("a {kind} needs a name"));
-        } else if let Err(reason) = values::dns_name(&metadata.name, values::NAME_LENGTH) {
-            self.error(at.field("name"), &metadata.name, reason);
+        let raw::Metadata { name, namespace, .. } = metadata;
+        if name.is_empty() {
+            self.missing("metadata.name", format_args!("a {kind} needs a name"));
+        } else {
+            self.valid("metadata.name", name, values::dns_name(name, values::NAME_LENGTH));
         }
-        if kind.is_namespaced()
-            && !metadata.namespace.is_empty()
-            && let Err(reason) = values::dns_label(&metadata.namespace)
-        {
-            self.error(at.field("namespace"), &metadata.namespace, reason);
+        if kind.is_namespaced() && !namespace.is_empty() {
+            self.valid("metadata.namespace", namespace, values::dns_label(namespace));
         }
-        Key::named(kind, &metadata.namespace, &metadata.name, names)
+        Key::named(kind, namespace, name, names)
     }
 
     /// Returns the result: the object, unless an error forbids its use.

@@ -18,7 +18,10 @@ pub enum Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    fn decode<T: Message + Default + DeserializeOwned>(&self) -> Result<T, TypeError> {
+    /// Decodes the object as a `T`.
+    pub(in crate::source) fn decode<T: Message + Default + DeserializeOwned>(
+        &self,
+    ) -> Result<T, TypeError> {
         match self {
             Encoded::Json(json) => typed(json),
             Encoded::Protobuf(message) => T::decode(message.clone()).map_err(|error| TypeError {

@@ -14,9 +14,11 @@ mod service_cidr;
 mod slice;
 mod values;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
-use shunt_core::model::{Change, Ignored, ObjectName};
+use shunt_core::model::{Change, Ignored, Listed, ObjectName};
 
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
@@ -76,6 +78,20 @@ impl Kind {
             Kind::Node => "nodes",
             Kind::ServiceCidr => "servicecidrs",
         }
+    }
+
+    /// Returns the change that deletes all other objects of this kind.
+    pub(in crate::source) fn listed(self, names: HashSet<ObjectName>) -> Option<Change> {
+        let listed = match self {
+            Kind::Service => Listed::Services(names.into()),
+            Kind::EndpointSlice => Listed::Slices(names.into()),
+            Kind::ServiceCidr => {
+                let names: HashSet<Arc<str>> = names.into_iter().map(|name| name.name).collect();
+                Listed::ServiceCidrs(names.into())
+            }
+            Kind::Node => return names.is_empty().then_some(Change::NodeGone),
+        };
+        Some(Change::Listed(listed))
     }
 
     /// Returns true if objects of this kind have a namespace.

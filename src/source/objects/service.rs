@@ -2,17 +2,14 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use shunt_core::model::{
-    Balancing, Change, Family, Ignored, ObjectName, Protocol, Service, ServicePort, TrafficPolicy,
+    Balancing, Change, Family, Ignored, ObjectName, Service, ServicePort, TrafficPolicy,
 };
 
-use crate::source::spanned_yaml::{At, parse_net};
+use crate::source::spanned_yaml::parse_net;
 
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
-
-const SPEC: At<'_> = At::top("spec");
 
 /// The timeout of session affinity without a `timeoutSeconds`, and the longest that Kubernetes
 /// allows.
@@ -45,9 +42,15 @@ fn of_spec(
     names: &mut Names,
 ) -> Service {
     let spec = &raw.spec;
-    let type_ = service_type(spec, findings);
-    let LoadBalancerIps { mut vips, proxied } = load_balancer_ips(&raw.status, findings);
-    let source_ranges = source_ranges(spec, findings);
+    let type_ = findings.valid("spec.type", &spec.type_, service_type(&spec.type_));
+    let type_ = type_.unwrap_or(Type::ClusterIp);
+    let (mut vips, proxied_ips) = load_balancer_ips(&raw.status, findings);
+    let source_ranges = findings.list(
+        &spec.load_balancer_source_ranges,
+        "spec.loadBalancerSourceRanges",
+        parse_net,
+        "this range is ignored; addresses of a family without a valid range stay closed",
+    );
     if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
         // Without a range of its family, an address would be open to all clients, although the
         // mistyped range was to restrict them.
@@ -56,17 +59,26 @@ fn of_spec(
         };
         vips.retain(restricted);
     }
-    let external_policy = policy("externalTrafficPolicy", &spec.external_traffic_policy, findings);
+    let mut policy = |field: &str, text: &String| {
+        findings.valid(field, text, traffic_policy(text)).unwrap_or(TrafficPolicy::Cluster)
+    };
+    let internal_policy = policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy);
+    let external_policy = policy("spec.externalTrafficPolicy", &spec.external_traffic_policy);
     Service {
         name: name.clone(),
         created: raw.metadata.creation_timestamp.as_ref().and_then(raw::Time::seconds),
         cluster_ips: cluster_ips(spec, findings),
-        external_ips: external_ips(spec, findings),
+        external_ips: findings.list(
+            &spec.external_ips,
+            "spec.externalIPs",
+            values::remote_ip,
+            "this external IP is ignored",
+        ),
         load_balancer_ips: vips,
-        proxied_ips: proxied,
+        proxied_ips,
         source_ranges,
         ports: ports(spec, type_, findings, names),
-        internal_policy: policy("internalTrafficPolicy", &spec.internal_traffic_policy, findings),
+        internal_policy,
         external_policy,
         affinity_seconds: affinity(spec, findings),
         balancing: balancing(&raw.metadata, findings),
@@ -85,7 +97,7 @@ fn ignored(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<Ignore
     }
     if first.is_empty() && spec.cluster_ip.is_empty() {
         findings.note(
-            SPEC.field("clusterIP"),
+            "spec.clusterIP",
             "there is no ClusterIP, so nothing is programmed; only an API server allocates one, in \
              a manifest write it",
         );
@@ -100,124 +112,72 @@ enum Type {
     LoadBalancer,
 }
 
-fn service_type(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Type {
-    match &*spec.type_ {
-        "ClusterIP" | "" => Type::ClusterIp,
-        "NodePort" => Type::NodePort,
-        "LoadBalancer" => Type::LoadBalancer,
-        other => {
-            findings.error(
-                SPEC.field("type"),
-                other,
-                "not a type of Service; write ClusterIP, NodePort or LoadBalancer",
-            );
-            Type::ClusterIp
-        }
+fn service_type(text: &str) -> Result<Type, &'static str> {
+    match text {
+        "ClusterIP" | "" => Ok(Type::ClusterIp),
+        "NodePort" => Ok(Type::NodePort),
+        "LoadBalancer" => Ok(Type::LoadBalancer),
+        _ => Err("not a type of Service; write ClusterIP, NodePort or LoadBalancer"),
+    }
+}
+
+fn traffic_policy(text: &str) -> Result<TrafficPolicy, &'static str> {
+    match text {
+        "Cluster" | "" => Ok(TrafficPolicy::Cluster),
+        "Local" => Ok(TrafficPolicy::Local),
+        _ => Err("not a policy; write Cluster or Local"),
     }
 }
 
 fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
-    if spec.cluster_ips.is_empty() {
-        return match values::service_ip(&spec.cluster_ip) {
-            Ok(address) => vec![address],
-            Err(reason) => {
-                findings.error(SPEC.field("clusterIP"), &spec.cluster_ip, reason);
-                Vec::new()
-            }
-        };
-    }
-    let at = SPEC.field("clusterIPs");
-    if !spec.cluster_ip.is_empty() && spec.cluster_ips.first() != Some(&spec.cluster_ip) {
-        findings.error(
-            SPEC.field("clusterIP"),
-            &spec.cluster_ip,
-            "must be the same as the first of spec.clusterIPs",
-        );
+    let single = &spec.cluster_ip;
+    let Some(first) = spec.cluster_ips.first() else {
+        let address = findings.valid("spec.clusterIP", single, values::service_ip(single));
+        return address.into_iter().collect();
+    };
+    if !single.is_empty() && first != single {
+        let reason = "must be the same as the first of spec.clusterIPs";
+        findings.error("spec.clusterIP", single, reason);
     }
     let mut addresses: Vec<IpAddr> = Vec::with_capacity(spec.cluster_ips.len());
     for (i, text) in spec.cluster_ips.iter().enumerate() {
-        match values::service_ip(text) {
-            Err(reason) => findings.error(at.index(i), text, reason),
-            Ok(address) if addresses.iter().any(|a| Family::of(*a) == Family::of(address)) => {
-                let reason =
-                    format!("a second {} address; write one per family", Family::of(address));
-                findings.error(at.index(i), text, reason);
+        let parsed = values::service_ip(text).and_then(|address| {
+            let family = Family::of(address);
+            match addresses.iter().any(|other| Family::of(*other) == family) {
+                true => Err(format!("a second {family} address; write one per family")),
+                false => Ok(address),
             }
-            Ok(address) => addresses.push(address),
-        }
+        });
+        addresses.extend(findings.valid(format_args!("spec.clusterIPs[{i}]"), text, parsed));
     }
     addresses
 }
 
-fn external_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
-    let at = SPEC.field("externalIPs");
-    let mut addresses = Vec::new();
-    for (i, text) in spec.external_ips.iter().enumerate() {
-        match values::remote_ip(text) {
-            Ok(address) if addresses.contains(&address) => {}
-            Ok(address) => addresses.push(address),
-            Err(reason) => {
-                findings.ignored(at.index(i), text, reason, "this external IP is ignored");
-            }
-        }
-    }
-    addresses
-}
-
-/// The addresses of load balancers, by their `ipMode`.
-#[derive(Default)]
-struct LoadBalancerIps {
-    vips: Vec<IpAddr>,
-    proxied: Vec<IpAddr>,
-}
-
-fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> LoadBalancerIps {
-    let at = At::top("status");
-    let at = at.field("loadBalancer");
-    let at = at.field("ingress");
-    let mut ips = LoadBalancerIps::default();
-    for (i, ingress) in status.load_balancer.ingress.iter().enumerate() {
-        let at = at.index(i);
+/// Returns the addresses of load balancers with `ipMode` VIP, and those with Proxy.
+fn load_balancer_ips(
+    status: &raw::ServiceStatus,
+    findings: &mut Diagnostics,
+) -> (Vec<IpAddr>, Vec<IpAddr>) {
+    let (mut vips, mut proxied) = (Vec::new(), Vec::new());
+    for (i, raw::Ingress { ip, ip_mode }) in status.load_balancer.ingress.iter().enumerate() {
         let effect = "this load-balancer address is ignored";
-        let addresses = match &*ingress.ip_mode {
+        let addresses = match &**ip_mode {
             // In this mode, packets must reach the load balancer itself.
-            "Proxy" => &mut ips.proxied,
-            "VIP" | "" => &mut ips.vips,
+            "Proxy" => &mut proxied,
+            "VIP" | "" => &mut vips,
             other => {
-                let reason = "not a mode; write VIP or Proxy";
-                findings.ignored(at.field("ipMode"), other, reason, effect);
+                let at = format_args!("status.loadBalancer.ingress[{i}].ipMode");
+                findings.ignored(at, other, "not a mode; write VIP or Proxy", effect);
                 continue;
             }
         };
-        if ingress.ip.is_empty() {
-            continue;
-        }
-        match values::service_ip(&ingress.ip) {
-            Ok(address) if addresses.contains(&address) => {}
-            Ok(address) => addresses.push(address),
-            Err(reason) => findings.ignored(at.field("ip"), &ingress.ip, reason, effect),
+        if !ip.is_empty() {
+            let at = format_args!("status.loadBalancer.ingress[{i}].ip");
+            let address = findings.usable(at, ip, values::service_ip(ip), effect);
+            addresses.extend(address.filter(|address| !addresses.contains(address)));
         }
     }
-    ips
-}
-
-fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpNet> {
-    findings.nets(
-        &spec.load_balancer_source_ranges,
-        &SPEC.field("loadBalancerSourceRanges"),
-        "this range is ignored; addresses of a family without a valid range stay closed",
-    )
-}
-
-fn policy(field: &str, text: &str, findings: &mut Diagnostics) -> TrafficPolicy {
-    match text {
-        "Cluster" | "" => TrafficPolicy::Cluster,
-        "Local" => TrafficPolicy::Local,
-        other => {
-            findings.error(SPEC.field(field), other, "not a policy; write Cluster or Local");
-            TrafficPolicy::Cluster
-        }
-    }
+    (vips, proxied)
 }
 
 fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> {
@@ -226,7 +186,7 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
         "ClientIP" => {}
         other => {
             let reason = "not a session affinity; write ClientIP or None";
-            findings.error(SPEC.field("sessionAffinity"), other, reason);
+            findings.error("spec.sessionAffinity", other, reason);
             return None;
         }
     }
@@ -234,27 +194,15 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
         return Some(AFFINITY_DEFAULT);
     };
     let valid = u32::try_from(seconds).ok().filter(|s| (1..=AFFINITY_LONGEST).contains(s));
-    if valid.is_none() {
-        let at = SPEC.field("sessionAffinityConfig");
-        let at = at.field("clientIP");
-        let reason = format!("not a timeout; write 1 to {AFFINITY_LONGEST} seconds");
-        findings.error(at.field("timeoutSeconds"), seconds, reason);
-    }
-    valid
+    let reason = || format!("not a timeout; write 1 to {AFFINITY_LONGEST} seconds");
+    let at = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+    findings.valid(at, seconds, valid.ok_or_else(reason))
 }
 
 fn balancing(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<Balancing> {
     let text = metadata.annotation(super::LOAD_BALANCING)?;
-    match text.parse() {
-        Ok(balancing) => Some(balancing),
-        Err(reason) => {
-            let at = At::top("metadata");
-            let at = at.field("annotations");
-            let at = at.field(super::LOAD_BALANCING);
-            findings.ignored(at, text, reason, "the configured default applies");
-            None
-        }
-    }
+    let at = format_args!("metadata.annotations[{}]", super::LOAD_BALANCING);
+    findings.usable(at, &text, text.parse(), "the configured default applies")
 }
 
 fn health_check_port(
@@ -267,13 +215,7 @@ fn health_check_port(
     if number == 0 || type_ != Type::LoadBalancer || external_policy != TrafficPolicy::Local {
         return None;
     }
-    match values::port(number) {
-        Ok(port) => Some(port),
-        Err(reason) => {
-            findings.error(SPEC.field("healthCheckNodePort"), number, reason);
-            None
-        }
-    }
+    findings.valid("spec.healthCheckNodePort", number, values::port(number))
 }
 
 fn ports(
@@ -282,33 +224,30 @@ fn ports(
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<ServicePort> {
-    let at = SPEC.field("ports");
     if spec.ports.is_empty() {
-        findings.missing(at, "a Service needs at least one port");
+        findings.missing("spec.ports", "a Service needs at least one port");
     }
     let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
     for (i, raw) in spec.ports.iter().enumerate() {
-        let at = at.index(i);
-        let Some(port) = port(raw, &at, type_, findings, names) else {
+        let Some(port) = port(raw, i, type_, findings, names) else {
             continue;
         };
+        let name = format_args!("spec.ports[{i}].name");
         if spec.ports.len() > 1 && port.name.is_empty() {
-            findings.missing(at.field("name"), "each of several ports needs a name");
+            findings.missing(name, "each of several ports needs a name");
         } else if ports.iter().any(|other| other.name == port.name) {
-            findings.error(at.field("name"), &port.name, "another port has this name");
+            findings.error(name, &port.name, "another port has this name");
         }
-        let same = |p: Protocol, number: u16| p == port.protocol && number == port.port;
-        if ports.iter().any(|other| same(other.protocol, other.port)) {
+        let mut same = ports.iter().filter(|other| other.protocol == port.protocol);
+        if same.clone().any(|other| other.port == port.port) {
             let reason = "another port has this number and protocol";
-            findings.error(at.field("port"), port.port, reason);
+            findings.error(format_args!("spec.ports[{i}].port"), port.port, reason);
         }
-        if let Some(number) = port.node_port {
-            let taken =
-                |p: &ServicePort| p.protocol == port.protocol && p.node_port == Some(number);
-            if ports.iter().any(taken) {
-                let reason = "another port has this node port and protocol";
-                findings.error(at.field("nodePort"), number, reason);
-            }
+        if let Some(number) = port.node_port
+            && same.any(|other| other.node_port == Some(number))
+        {
+            let reason = "another port has this node port and protocol";
+            findings.error(format_args!("spec.ports[{i}].nodePort"), number, reason);
         }
         ports.push(port);
     }
@@ -317,38 +256,30 @@ fn ports(
 
 fn port(
     raw: &raw::ServicePort,
-    at: &At<'_>,
+    i: usize,
     type_: Type,
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Option<ServicePort> {
-    if !raw.name.is_empty()
-        && let Err(reason) = values::dns_label(&raw.name)
-    {
-        findings.error(at.field("name"), &raw.name, reason);
+    if !raw.name.is_empty() {
+        let at = format_args!("spec.ports[{i}].name");
+        findings.valid(at, &raw.name, values::dns_label(&raw.name));
     }
-    let protocol = match values::protocol(&raw.protocol) {
-        Ok(protocol) => Some(protocol),
-        Err(reason) => {
-            findings.error(at.field("protocol"), &raw.protocol, reason);
-            None
-        }
-    };
-    let port = match raw.port.map(values::port) {
-        Some(Ok(port)) => Some(port),
-        Some(Err(reason)) => {
-            findings.error(at.field("port"), raw.port.unwrap_or_default(), reason);
-            None
-        }
+    let at = format_args!("spec.ports[{i}].protocol");
+    let protocol = findings.valid(at, &raw.protocol, values::protocol(&raw.protocol));
+    let at = format_args!("spec.ports[{i}].port");
+    let port = match raw.port {
+        Some(number) => findings.valid(at, number, values::port(number)),
         None => {
-            findings.missing(at.field("port"), "a port needs a number");
+            findings.missing(at, "a port needs a number");
             None
         }
     };
+    let at = format_args!("spec.ports[{i}].nodePort");
     let node_port = match (raw.node_port, type_) {
         (0, Type::NodePort) => {
             findings.note(
-                at.field("nodePort"),
+                at,
                 "there is no node port, so none is programmed; only an API server allocates one, \
                  in a manifest write it",
             );
@@ -357,16 +288,10 @@ fn port(
         (0, _) => None,
         (number, Type::ClusterIp) => {
             let reason = "only Services of type NodePort or LoadBalancer have node ports";
-            findings.ignored(at.field("nodePort"), number, reason, "it is ignored");
+            findings.ignored(at, number, reason, "it is ignored");
             None
         }
-        (number, _) => match values::port(number) {
-            Ok(port) => Some(port),
-            Err(reason) => {
-                findings.error(at.field("nodePort"), number, reason);
-                None
-            }
-        },
+        (number, _) => findings.valid(at, number, values::port(number)),
     };
     Some(ServicePort { name: names.get(&raw.name), protocol: protocol?, port: port?, node_port })
 }

@@ -4,8 +4,6 @@ use std::net::IpAddr;
 
 use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family, Hints};
 
-use crate::source::spanned_yaml::At;
-
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
@@ -23,22 +21,20 @@ pub(super) fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Con
         "IPv6" => Family::V6,
         "" => {
             let reason = "an EndpointSlice needs an address type; write IPv4 or IPv6";
-            findings.missing(At::top("addressType"), reason);
+            findings.missing("addressType", reason);
             Family::V4
         }
         other => {
             let reason = "not an address type; write IPv4 or IPv6";
-            findings.error(At::top("addressType"), other, reason);
+            findings.error("addressType", other, reason);
             return findings.finish(key, &raw.metadata, None);
         }
     };
     let service = raw.metadata.label("kubernetes.io/service-name");
     let service = service.filter(|name| !name.is_empty());
     if service.is_none() {
-        let at = At::top("metadata");
-        let at = at.field("labels");
         findings.note(
-            at.field("kubernetes.io/service-name"),
+            "metadata.labels[kubernetes.io/service-name]",
             "without this label the EndpointSlice belongs to no Service and has no effect",
         );
     }
@@ -58,14 +54,9 @@ fn weight(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<u16> {
     let (name, text) = [super::WEIGHT, "service.cilium.io/weight"]
         .into_iter()
         .find_map(|name| Some((name, metadata.annotation(name)?)))?;
-    let weight = text.parse().ok();
-    if weight.is_none() {
-        let at = At::top("metadata");
-        let at = at.field("annotations");
-        let reason = "not a weight; write a number from 0 to 65535";
-        findings.ignored(at.field(name), text, reason, "the weight is 1");
-    }
-    weight
+    let weight = text.parse().map_err(|_| "not a weight; write a number from 0 to 65535");
+    let at = format_args!("metadata.annotations[{name}]");
+    findings.usable(at, &text, weight, "the weight is 1")
 }
 
 fn ports(
@@ -73,35 +64,25 @@ fn ports(
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<EndpointPort> {
-    let at = At::top("ports");
     let effect = "this port of the slice is ignored";
     let mut ports: Vec<EndpointPort> = Vec::with_capacity(raw.ports.len());
-    for (i, raw) in raw.ports.iter().enumerate() {
-        let at = at.index(i);
-        let Some(number) = raw.port else {
-            findings.ignored_without(at.field("port"), "a port needs a number", effect);
+    for (i, raw::EndpointPort { name, protocol, port }) in raw.ports.iter().enumerate() {
+        let at = format_args!("ports[{i}].port");
+        let Some(number) = *port else {
+            findings.ignored_without(at, "a port needs a number", effect);
             continue;
         };
-        let port = match values::port(number) {
-            Ok(port) => port,
-            Err(reason) => {
-                findings.ignored(at.field("port"), number, reason, effect);
-                continue;
-            }
-        };
-        let protocol = match values::protocol(&raw.protocol) {
-            Ok(protocol) => protocol,
-            Err(reason) => {
-                findings.ignored(at.field("protocol"), &raw.protocol, reason, effect);
-                continue;
-            }
-        };
-        if ports.iter().any(|p| *p.name == *raw.name && p.protocol == protocol) {
+        let port = findings.usable(at, number, values::port(number), effect);
+        let Some(port) = port else { continue };
+        let at = format_args!("ports[{i}].protocol");
+        let protocol = findings.usable(at, protocol, values::protocol(protocol), effect);
+        let Some(protocol) = protocol else { continue };
+        if ports.iter().any(|p| *p.name == **name && p.protocol == protocol) {
             let reason = "another port of the slice has this name and protocol";
-            findings.ignored(at.field("name"), &raw.name, reason, effect);
+            findings.ignored(format_args!("ports[{i}].name"), name, reason, effect);
             continue;
         }
-        ports.push(EndpointPort { name: names.get(&raw.name), protocol, port });
+        ports.push(EndpointPort { name: names.get(name), protocol, port });
     }
     ports
 }
@@ -112,25 +93,21 @@ fn endpoints(
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<Endpoint> {
-    let at = At::top("endpoints");
     let mut endpoints = Vec::with_capacity(raw.endpoints.len());
     for (i, raw) in raw.endpoints.iter().enumerate() {
-        let Some(address) = address(raw, &at.index(i), family, findings) else {
+        let Some(address) = address(raw, i, family, findings) else {
             continue;
         };
-        let hints = |hints: &[raw::Hint], names: &mut Names| {
-            hints.iter().map(|hint| names.get(&hint.name)).collect()
-        };
+        let mut hints =
+            |hints: &[raw::Hint]| hints.iter().map(|hint| names.get(&hint.name)).collect();
+        let hints = Hints::boxed(hints(&raw.hints.for_zones), hints(&raw.hints.for_nodes));
         endpoints.push(Endpoint {
             address,
             ready: raw.conditions.ready.unwrap_or(true),
             serving: raw.conditions.serving.unwrap_or(true),
             terminating: raw.conditions.terminating.unwrap_or(false),
             node: (!raw.node_name.is_empty()).then(|| names.get(&raw.node_name)),
-            hints: Hints::boxed(
-                hints(&raw.hints.for_zones, names),
-                hints(&raw.hints.for_nodes, names),
-            ),
+            hints,
         });
     }
     endpoints
@@ -139,26 +116,19 @@ fn endpoints(
 /// Returns the first address of an endpoint; the others have no meaning (KEP-752).
 fn address(
     raw: &raw::Endpoint,
-    at: &At<'_>,
+    i: usize,
     family: Family,
     findings: &mut Diagnostics,
 ) -> Option<IpAddr> {
     let effect = "this endpoint is ignored";
-    let at = at.field("addresses");
     let Some(text) = raw.addresses.first() else {
+        let at = format_args!("endpoints[{i}].addresses");
         findings.ignored_without(at, "an endpoint needs an address", effect);
         return None;
     };
-    match values::remote_ip(text) {
-        Ok(address) if Family::of(address) == family => Some(address),
-        Ok(_) => {
-            let reason = format!("not an {family} address, which addressType requires");
-            findings.ignored(at.index(0), text, reason, effect);
-            None
-        }
-        Err(reason) => {
-            findings.ignored(at.index(0), text, reason, effect);
-            None
-        }
-    }
+    let address = values::remote_ip(text).and_then(|address| match Family::of(address) == family {
+        true => Ok(address),
+        false => Err(format!("not an {family} address, which addressType requires")),
+    });
+    findings.usable(format_args!("endpoints[{i}].addresses[0]"), text, address, effect)
 }

@@ -3,14 +3,11 @@
 use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
-use crate::source::spanned_yaml;
-
-fn parse(yaml: &str) -> Vec<spanned_yaml::Document<'_>> {
-    spanned_yaml::parse(yaml.as_bytes()).unwrap()
-}
+use crate::source::spanned_yaml::documents;
 
 fn converted(kind: Kind, yaml: &str) -> Converted {
-    convert(kind, &Encoded::Json(parse(yaml)[0].json()), &mut Names::new()).unwrap()
+    let document = documents(yaml.as_bytes()).unwrap().next().unwrap().unwrap();
+    convert(kind, &Encoded::Json(document.json()), &mut Names::new()).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {
@@ -168,8 +165,12 @@ fn errors_leave_a_service_out_with_all_its_problems() {
         ("type: clusterip", &["spec.type = clusterip: not a type of Service"]),
         ("ports: []", &["spec.ports: a Service needs at least one port"]),
         (
-            "ports: [{port: 0, protocol: tcp}, {port: 70000, name: b}]",
-            &["ports[0].protocol = tcp", "ports[0].port = 0", "ports[1].port = 70000"],
+            "ports: [{port: 0, protocol: tcp}, {port: 65536, name: b}]",
+            &[
+                "ports[0].protocol = tcp: protocols are written in uppercase",
+                "ports[0].port = 0",
+                "ports[1].port = 65536",
+            ],
         ),
         ("ports: [{name: a}]", &["spec.ports[0].port: a port needs a number"]),
         ("ports: [{port: 80, name: a_b}]", &["spec.ports[0].name = a_b"]),
@@ -308,7 +309,7 @@ fn a_slice_with_everything() {
         "
 metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
-ports: [{name: http, port: 80, protocol: TCP}, {name: '', port: 81}, {port: 53, protocol: UDP}]
+ports: [{name: http, port: 80, protocol: TCP}, {port: 65535, protocol: SCTP}, {port: 53, protocol: UDP}]
 endpoints:
 - addresses: [10.0.0.1, 10.0.0.9]
   nodeName: node-1

@@ -2,7 +2,6 @@
 //!
 //! Errors are reasons that follow a field and its value in a message.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
@@ -10,7 +9,7 @@ use ipnet::IpNet;
 /// Parses an IP address. Ignores leading zeros of a part, like kube-proxy
 /// (`netutils.ParseIPSloppy`).
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
-    match without_zeros(text).parse() {
+    match text.parse().or_else(|_| without_zeros(text).parse().map(IpAddr::V4)) {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             let v4 = address.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
             Err(format!("an IPv4 address in the form of an IPv6 address; write {v4}"))
@@ -28,31 +27,13 @@ pub fn parse_ip_sloppy(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// Returns an IPv4 address without leading zeros in its parts, or any other text unchanged.
-fn without_zeros(text: &str) -> Cow<'_, str> {
-    let mut octets = text.split('.');
-    let is_octet = |octet: &str| !octet.is_empty() && octet.bytes().all(|b| b.is_ascii_digit());
-    if !octets.clone().any(|octet| octet.len() > 1 && octet.starts_with('0'))
-        || !octets.clone().all(is_octet)
-    {
-        return text.into();
-    }
-    let mut short = String::with_capacity(text.len());
-    if let Some(first) = octets.next() {
-        short.push_str(without_zero(first));
-    }
-    octets.for_each(|octet| {
-        short.push('.');
-        short.push_str(without_zero(octet));
-    });
-    short.into()
-}
-
-fn without_zero(octet: &str) -> &str {
-    match octet.trim_start_matches('0') {
-        "" => "0",
-        short => short,
-    }
+/// Returns a text without leading zeros in the parts between its dots.
+fn without_zeros(text: &str) -> String {
+    let short = |part: &str| match part.trim_start_matches('0') {
+        "" => part.get(..1).unwrap_or_default().to_owned(),
+        short => short.to_owned(),
+    };
+    text.split('.').map(short).collect::<Vec<_>>().join(".")
 }
 
 fn not_an_ip(text: &str) -> String {

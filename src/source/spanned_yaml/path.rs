@@ -2,51 +2,6 @@
 
 use std::fmt;
 
-/// A position in an object, as a chain on the stack. It costs nothing until [`At::path`] makes a
-/// path of it for a problem.
-#[derive(Debug, Clone, Copy)]
-pub struct At<'a> {
-    parent: Option<&'a At<'a>>,
-    step: Step<'a>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Step<'a> {
-    Field(&'a str),
-    Index(usize),
-}
-
-impl<'a> At<'a> {
-    /// Returns the position of a field of the document itself.
-    #[must_use]
-    pub const fn top(name: &'a str) -> At<'a> {
-        At { parent: None, step: Step::Field(name) }
-    }
-
-    /// Returns the position of a field of this value.
-    #[must_use]
-    pub const fn field(&'a self, name: &'a str) -> At<'a> {
-        At { parent: Some(self), step: Step::Field(name) }
-    }
-
-    /// Returns the position of an element of this list.
-    #[must_use]
-    pub const fn index(&'a self, index: usize) -> At<'a> {
-        At { parent: Some(self), step: Step::Index(index) }
-    }
-
-    /// Returns the path from the top of the document to this position.
-    #[must_use]
-    pub fn path(&self) -> FieldPath {
-        let mut path = self.parent.map(At::path).unwrap_or_default();
-        path.push(match self.step {
-            Step::Field(name) => Segment::Field(name.into()),
-            Step::Index(index) => Segment::Index(index),
-        });
-        path
-    }
-}
-
 /// One step of a [`FieldPath`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Segment {
@@ -67,14 +22,23 @@ impl FieldPath {
         FieldPath(vec![Segment::Field(name.into())])
     }
 
-    /// Returns the path of a text such as `spec.ports[0].port`.
+    /// Returns the path of a text such as `spec.ports[0].port` or `metadata.labels[a.b/c]`.
     #[must_use]
     pub fn dotted(path: &str) -> FieldPath {
-        let step = |step: &str| match step.strip_suffix(']').and_then(|index| index.parse().ok()) {
-            Some(index) => Segment::Index(index),
-            None => Segment::Field(step.into()),
-        };
-        FieldPath(path.split(['.', '[']).map(step).collect())
+        let mut steps = Vec::new();
+        for part in path.split('[') {
+            let fields = match part.split_once(']') {
+                Some((step, fields)) => {
+                    let index = step.parse().map(Segment::Index);
+                    steps.push(index.unwrap_or_else(|_| Segment::Field(step.into())));
+                    fields
+                }
+                None => part,
+            };
+            let fields = fields.split('.').filter(|field| !field.is_empty());
+            steps.extend(fields.map(|field| Segment::Field(field.into())));
+        }
+        FieldPath(steps)
     }
 
     /// Appends a step.
@@ -122,16 +86,11 @@ mod tests {
 
     #[test]
     fn paths_read_as_kubernetes_writes_them() {
-        let spec = At::top("spec");
-        let ports = spec.field("ports");
-        assert_eq!(ports.index(3).field("port").path().to_string(), "spec.ports[3].port");
-        let labels = At::top("metadata");
-        let labels = labels.field("labels");
-        assert_eq!(
-            labels.field("kubernetes.io/service-name").path().to_string(),
-            "metadata.labels[kubernetes.io/service-name]"
-        );
-        assert_eq!(FieldPath::default().to_string(), "");
-        assert_eq!(FieldPath::dotted("spec.ports[3].port"), ports.index(3).field("port").path());
+        for path in ["", "spec.ports[3].port", "metadata.labels[kubernetes.io/service-name]"] {
+            assert_eq!(FieldPath::dotted(path).to_string(), path);
+        }
+        let steps = ["spec", "ports"].map(|step| Segment::Field(step.into()));
+        let steps = steps.into_iter().chain([Segment::Index(3)]).collect();
+        assert_eq!(FieldPath::dotted("spec.ports[3]"), FieldPath(steps));
     }
 }

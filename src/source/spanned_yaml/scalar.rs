@@ -41,15 +41,14 @@ pub(super) fn meaning(text: &str) -> Meaning<'_> {
     if let Some(number) = integer(&digits) {
         return number;
     }
-    if !is_decimal(&digits) {
-        return Meaning::Text(text);
-    }
+    // Rust would also accept words such as `+inf`.
+    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     match digits.parse::<f64>() {
         // In JSON, 1.0 and 1e2 are whole numbers.
-        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e18 => {
+        Ok(number) if is_decimal && number.fract() == 0.0 && number.abs() < 9.0e18 => {
             Meaning::Signed(number as i64)
         }
-        Ok(number) if number.is_finite() => Meaning::Float(number),
+        Ok(number) if is_decimal && number.is_finite() => Meaning::Float(number),
         _ => Meaning::Text(text),
     }
 }
@@ -78,22 +77,6 @@ fn integer(text: &str) -> Option<Meaning<'static>> {
     } else {
         Some(Meaning::Unsigned(number))
     }
-}
-
-/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
-fn is_decimal(text: &str) -> bool {
-    let text = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
-        None => (text, None),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let exponent = exponent.map(|text| text.strip_prefix(['-', '+']).unwrap_or(text));
-    is_digits(whole)
-        && is_digits(fraction)
-        && !(whole.is_empty() && fraction.is_empty())
-        && exponent.is_none_or(|digits| !digits.is_empty() && is_digits(digits))
 }
 
 /// Returns a plain scalar in its form as a key: `yes` is the key `true`, `010` the key `8`. None

@@ -1,130 +1,185 @@
 //! Reads a page of a list item by item: protobuf as it arrives, so that its size needs no memory.
 
-mod json;
-mod protobuf;
-
-use http_body_util::BodyExt;
 use hyper::Response;
 use kube::client::Body;
-use tokio::time::timeout;
+use prost::Message;
+use prost::bytes::{Buf, Bytes};
+use prost::encoding::{WireType, decode_key, decode_varint};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::body::Received;
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
 use super::failure::Failure;
+use super::messages::{MAGIC, decode, garbage, not_an_object, unknown_encoding};
 use crate::source::objects::Encoded;
 
-/// The longest item. No object is larger: etcd accepts 1.5 MiB.
-const MAX_ITEM_BYTES: usize = 16 << 20;
+/// The size limit of a page in JSON. Most have 250 items.
+const MAX_PAGE_BYTES: usize = 1 << 30;
+/// The longest head of a field: two numbers of at most 10 bytes.
+const MAX_HEAD_BYTES: usize = 20;
+/// Fields of `runtime.Unknown`, the envelope around a list.
+const RAW: u32 = 2;
+const CONTENT_ENCODING: u32 = 3;
+/// Fields of each list.
+const METADATA: u32 = 1;
+const ITEMS: u32 = 2;
 
-/// What a list says of itself.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// `meta.v1.ListMeta`.
+#[derive(Deserialize, Message, PartialEq, Eq)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct ListMetadata {
     /// The version of the list.
+    #[prost(string, tag = "2")]
+    #[serde(rename = "resourceVersion")]
     pub(super) version: String,
-    /// The token for the next page; none after the last one.
-    pub(super) next: Option<String>,
+    /// The token for the next page; empty after the last one.
+    #[prost(string, tag = "3")]
+    #[serde(rename = "continue")]
+    pub(super) next: String,
 }
 
-/// A page of a list.
-pub(super) struct Page {
-    body: Body,
-    items: Items,
+/// Reads a page and calls `take` with each item. Returns the metadata of the list.
+///
+/// # Errors
+/// If the page is incomplete.
+pub(super) async fn read(
+    answer: Response<Body>,
+    take: impl FnMut(&Encoded<'_>),
+) -> Result<ListMetadata, Failure> {
+    let received = Received::new(answer, REQUEST_TIMEOUT);
+    match received.content_type {
+        ContentType::Json => read_json(received, take).await,
+        ContentType::Protobuf => read_protobuf(received, take).await,
+    }
 }
 
-/// Splits the bytes of a page into items.
-#[derive(Debug)]
-pub(super) enum Items {
-    Json(json::Items),
-    Protobuf(protobuf::Items),
-}
-
-impl Page {
-    pub(super) fn new(answer: Response<Body>) -> Page {
-        let items = Items::new(ContentType::of(answer.headers()));
-        Page { body: answer.into_body(), items }
+/// Reads a page in JSON when it is complete: protobuf is the default.
+async fn read_json(
+    mut received: Received,
+    mut take: impl FnMut(&Encoded<'_>),
+) -> Result<ListMetadata, Failure> {
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(default)]
+        metadata: ListMetadata,
+        #[serde(borrow)]
+        items: Option<Vec<&'a RawValue>>,
     }
 
-    /// Returns the next item; none after the last one.
-    pub(super) async fn next(&mut self) -> Result<Option<Encoded<'_>>, Failure> {
-        while !self.items.advance()? {
-            match timeout(REQUEST_TIMEOUT, self.body.frame()).await {
-                Err(_) => {
-                    let seconds = REQUEST_TIMEOUT.as_secs();
-                    let reason = format!("the list stalled for {seconds} s");
-                    return Err(Failure::Unreachable(reason));
-                }
-                Ok(None) if self.items.complete()? => {}
-                Ok(None) => return Ok(None),
-                Ok(Some(Err(error))) => return Err(Failure::broken(&error)),
-                Ok(Some(Ok(frame))) => {
-                    if let Some(data) = frame.data_ref() {
-                        self.items.push(data)?;
-                    }
-                }
+    while received.more().await? {
+        if received.buffer.len() > MAX_PAGE_BYTES {
+            return Err(garbage(&"too long", &received.buffer));
+        }
+    }
+    let page = &received.buffer;
+    let list: List<'_> = serde_json::from_slice(page).map_err(|error| garbage(&error, page))?;
+    if list.metadata.version.is_empty() {
+        return Err(garbage(&"no list", page));
+    }
+    for item in list.items.into_iter().flatten() {
+        take(&Encoded::Json(item.get()));
+    }
+    Ok(list.metadata)
+}
+
+/// Reads a page in protobuf: an envelope (`runtime.Unknown`) around a list, of which field 1 is the
+/// metadata and field 2 repeats the items.
+async fn read_protobuf(
+    mut received: Received,
+    mut take: impl FnMut(&Encoded<'_>),
+) -> Result<ListMetadata, Failure> {
+    let incomplete = || Failure::Encoding("an incomplete list".to_owned());
+    let mut metadata = ListMetadata::default();
+    if !received.has(MAGIC.len()).await? {
+        return Err(incomplete());
+    }
+    if !received.buffer.starts_with(MAGIC) {
+        return Err(not_an_object(&received.buffer));
+    }
+    received.buffer.advance(MAGIC.len());
+    while let Some(field) = Field::read(&mut received).await? {
+        if field.number != RAW {
+            let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
+            if field.number == CONTENT_ENCODING && !value.is_empty() {
+                return Err(unknown_encoding(&String::from_utf8_lossy(&value)));
+            }
+            continue;
+        }
+        received.buffer.advance(field.head);
+        let mut left = field.value;
+        while left > 0 {
+            let field = Field::read(&mut received).await?.ok_or_else(incomplete)?;
+            left = left
+                .checked_sub(field.length())
+                .ok_or_else(|| Failure::Encoding("an item longer than its list".to_owned()))?;
+            let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
+            match field.number {
+                METADATA => metadata = decode("the metadata of a list", value)?,
+                ITEMS => take(&Encoded::Protobuf(value)),
+                _ => {}
             }
         }
-        self.items.current().map(Some)
     }
-
-    /// Returns the metadata, after the last item.
-    ///
-    /// # Errors
-    /// If the list is incomplete.
-    pub(super) fn end(self) -> Result<ListMetadata, Failure> {
-        self.items.end()
+    match metadata.version.is_empty() {
+        true => Err(Failure::Encoding("a list without a resourceVersion".to_owned())),
+        false => Ok(metadata),
     }
 }
 
-impl Items {
-    pub(super) fn new(content_type: ContentType) -> Items {
-        match content_type {
-            ContentType::Json => Items::Json(json::Items::default()),
-            ContentType::Protobuf => Items::Protobuf(protobuf::Items::default()),
+/// The head of a field in protobuf.
+struct Field {
+    number: u32,
+    /// The number of bytes of the head.
+    head: usize,
+    /// The number of bytes of the value.
+    value: usize,
+}
+
+impl Field {
+    /// Reads the head of the next field. Returns `None` at the end of the body.
+    async fn read(received: &mut Received) -> Result<Option<Field>, Failure> {
+        loop {
+            match Field::parse(&received.buffer) {
+                Ok(field) => return Ok(Some(field)),
+                Err(error) if received.buffer.len() >= MAX_HEAD_BYTES => {
+                    return Err(Failure::Encoding(format!("a list: {error}")));
+                }
+                Err(_) if received.more().await? => {}
+                Err(_) if received.buffer.is_empty() => return Ok(None),
+                Err(_) => return Err(Failure::Encoding("an incomplete list".to_owned())),
+            }
         }
     }
 
-    /// Takes more bytes of the page.
-    pub(super) fn push(&mut self, data: &[u8]) -> Result<(), Failure> {
-        match self {
-            Items::Json(items) => return items.push(data),
-            Items::Protobuf(items) => items.push(data),
-        }
-        Ok(())
+    fn parse(buffer: &[u8]) -> Result<Field, prost::DecodeError> {
+        let mut rest = buffer;
+        let (number, wire_type) = decode_key(&mut rest)?;
+        let value = match wire_type {
+            WireType::Varint => decode_varint(&mut rest).map(|_| 0)?,
+            WireType::SixtyFourBit => 8,
+            WireType::ThirtyTwoBit => 4,
+            WireType::LengthDelimited => decode_varint(&mut rest)?,
+            // Both are deprecated and without a value of their own.
+            WireType::StartGroup | WireType::EndGroup => 0,
+        };
+        let value = usize::try_from(value).unwrap_or(usize::MAX / 2);
+        Ok(Field { number, head: buffer.len() - rest.len(), value })
     }
 
-    /// Takes the end of the page. Returns true if there are more items now.
-    pub(super) fn complete(&mut self) -> Result<bool, Failure> {
-        match self {
-            Items::Json(items) if !items.is_complete => items.complete().map(|()| true),
-            _ => Ok(false),
-        }
+    /// The number of bytes of head and value.
+    fn length(&self) -> usize {
+        self.head.saturating_add(self.value)
     }
 
-    /// Moves to the next item. Returns false if it is not complete yet.
-    pub(super) fn advance(&mut self) -> Result<bool, Failure> {
-        match self {
-            Items::Json(items) => Ok(items.advance()),
-            Items::Protobuf(items) => items.advance(),
+    /// Takes the whole field from the buffer and returns its value; `None` if the body ends before.
+    async fn value(&self, received: &mut Received) -> Result<Option<Bytes>, Failure> {
+        if !received.has(self.length()).await? {
+            return Ok(None);
         }
-    }
-
-    /// Returns the item that the last [`Items::advance`] moved to.
-    pub(super) fn current(&mut self) -> Result<Encoded<'_>, Failure> {
-        match self {
-            Items::Json(items) => Ok(Encoded::Json(items.current())),
-            Items::Protobuf(items) => Ok(Encoded::Protobuf(items.current())),
-        }
-    }
-
-    /// Returns the metadata of the page after its last byte.
-    ///
-    /// # Errors
-    /// If the page is incomplete.
-    pub(super) fn end(self) -> Result<ListMetadata, Failure> {
-        match self {
-            Items::Json(items) => Ok(items.end()),
-            Items::Protobuf(items) => items.end(),
-        }
+        received.buffer.advance(self.head);
+        Ok(Some(received.buffer.split_to(self.value).freeze()))
     }
 }
 

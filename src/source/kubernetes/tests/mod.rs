@@ -3,5 +3,5 @@
 mod failures;
 mod lists;
 mod protobuf;
-mod script;
+pub(super) mod script;
 mod secrets;

@@ -1,7 +1,7 @@
 //! A server that follows a script, and what the source makes of it. Time is tokio's paused clock: a
 //! pause of minutes takes no time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
@@ -30,26 +30,6 @@ enum Then {
     Break,
     /// Nothing, for ever.
     Hang,
-}
-
-thread_local! {
-    static SPEAKS_PROTOBUF: Cell<bool> = const { Cell::new(false) };
-}
-
-/// While it lives, the scripts of this thread answer in protobuf.
-pub(super) struct Protobuf;
-
-impl Protobuf {
-    pub(super) fn spoken() -> Protobuf {
-        SPEAKS_PROTOBUF.set(true);
-        Protobuf
-    }
-}
-
-impl Drop for Protobuf {
-    fn drop(&mut self) {
-        SPEAKS_PROTOBUF.set(false);
-    }
 }
 
 /// The answer to one request.
@@ -89,16 +69,6 @@ impl Answer {
         Answer::page(&version.to_string(), "", items)
     }
 
-    /// The number of bytes of the body as JSON.
-    pub(super) fn length(&self) -> usize {
-        self.text.len()
-    }
-
-    /// The first bytes of an answer, after which the connection breaks.
-    pub(super) fn broken(self, bytes: usize) -> Answer {
-        Answer { cut: Some(bytes), then: Then::Break, ..self }
-    }
-
     /// The first bytes of an answer, after which nothing comes.
     pub(super) fn silent(self, bytes: usize) -> Answer {
         Answer { cut: Some(bytes), then: Then::Hang, ..self }
@@ -111,11 +81,6 @@ impl Answer {
             r#"{{"kind":"List","metadata":{{"resourceVersion":"{version}","continue":"{next}"}},"items":[{items}]}}"#
         );
         Answer::new(200, text, Then::End)
-    }
-
-    /// HTTP 200 with this body.
-    pub(super) fn body(text: &str) -> Answer {
-        Answer::new(200, text.to_owned(), Then::End)
     }
 
     /// HTTP 200 with this body, which is said to be protobuf and does not end.
@@ -208,46 +173,56 @@ pub(super) fn error(code: u16) -> String {
 /// The server: what it answers to requests for each resource, and what it was asked.
 #[derive(Default)]
 pub(super) struct Script {
-    protobuf: bool,
+    /// The resource that a test is about.
+    resource: &'static str,
     answers: Mutex<HashMap<&'static str, VecDeque<Answer>>>,
-    requests: Mutex<Vec<(Instant, String)>>,
-    accepted: Mutex<Vec<(&'static str, String)>>,
+    requests: Mutex<Vec<Asked>>,
     restarts: Mutex<Vec<&'static str>>,
+}
+
+/// A request: for what, when, and what is accepted as the answer.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    resource: &'static str,
+    pub(super) at: Instant,
+    pub(super) path: String,
+    accept: String,
 }
 
 const RESOURCES: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 
 impl Script {
-    /// Resources without answers have an empty list and a silent watch.
-    pub(super) fn new(
-        script: impl IntoIterator<Item = (&'static str, Vec<Answer>)>,
-    ) -> Arc<Script> {
+    /// Resources without answers have an empty list and a silent watch. A test is about the first.
+    pub(super) fn new<const N: usize>(script: [(&'static str, Vec<Answer>); N]) -> Arc<Script> {
+        let resource = script.first().map_or("services", |(resource, _)| *resource);
         let mut answers: HashMap<_, VecDeque<_>> =
             RESOURCES.map(|resource| (resource, VecDeque::new())).into();
-        for (resource, own) in script {
-            answers.insert(resource, own.into());
-        }
+        answers.extend(script.map(|(resource, own)| (resource, own.into())));
         for (_, own) in answers.iter_mut().filter(|(_, own)| own.is_empty()) {
             own.extend([Answer::list(1, &[]), Answer::watch(&[])]);
         }
-        let protobuf = SPEAKS_PROTOBUF.get();
-        Arc::new(Script { protobuf, answers: Mutex::new(answers), ..Script::default() })
+        Arc::new(Script { resource, answers: Mutex::new(answers), ..Script::default() })
     }
 
     /// What was asked of a resource, and when.
-    pub(super) fn requests(&self, resource: &str) -> Vec<(Instant, String)> {
+    pub(super) fn requests(&self, resource: &str) -> Vec<Asked> {
         let requests = self.requests.lock().unwrap();
-        let of = |path: &str| path.split('?').next().unwrap().ends_with(resource);
-        requests.iter().filter(|(_, path)| of(path)).cloned().collect()
+        requests.iter().filter(|asked| asked.resource == resource).cloned().collect()
     }
 
-    /// The versions from which a resource was watched, and `list` for each page of a list.
-    pub(super) fn course(&self, resource: &str) -> Vec<String> {
+    /// The pauses between the requests.
+    pub(super) fn pauses(&self) -> Vec<Duration> {
+        let requests = self.requests(self.resource);
+        requests.windows(2).map(|two| two[1].at - two[0].at).collect()
+    }
+
+    /// The versions from which the resource was watched, and `list` for each page of a list.
+    pub(super) fn course(&self) -> Vec<String> {
         let parameter = |path: &str, name: &str| {
             let start = path.find(&format!("&{name}="))? + name.len() + 2;
             Some(path[start..].split('&').next().unwrap().to_owned())
         };
-        let step = |(_, path): &(Instant, String)| {
+        let step = |Asked { path, .. }: &Asked| {
             if path.contains("watch=true") {
                 parameter(path, "resourceVersion").unwrap()
             } else {
@@ -256,11 +231,11 @@ impl Script {
                     .to_owned()
             }
         };
-        self.requests(resource).iter().map(step).collect()
+        self.requests(self.resource).iter().map(step).collect()
     }
 
-    /// The parameters of each list of a resource that say how new it has to be.
-    pub(super) fn lists(&self, resource: &str) -> Vec<String> {
+    /// The parameters of each list that say how new it has to be.
+    pub(super) fn lists(&self) -> Vec<String> {
         let parameters = ["limit", "continue", "resourceVersion"];
         let of = |path: &str| {
             let (_, query) = path.split_once('?').unwrap();
@@ -269,16 +244,14 @@ impl Script {
             });
             known.collect::<Vec<_>>().join("&")
         };
-        let requests = self.requests(resource);
-        let is_list = |path: &str| !path.contains("watch=true");
-        requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
+        let requests = self.requests(self.resource);
+        let lists = requests.iter().filter(|asked| !asked.path.contains("watch=true"));
+        lists.map(|asked| of(&asked.path)).collect()
     }
 
-    /// What was accepted as the answer to each request for a resource.
-    pub(super) fn accepted(&self, resource: &str) -> Vec<String> {
-        let accepted = self.accepted.lock().unwrap();
-        let of_resource = accepted.iter().filter(|(plural, _)| *plural == resource);
-        of_resource.map(|(_, accept)| accept.clone()).collect()
+    /// What was accepted as the answer to each request.
+    pub(super) fn accepted(&self) -> Vec<String> {
+        self.requests(self.resource).into_iter().map(|asked| asked.accept).collect()
     }
 
     /// Which watches were opened again.
@@ -289,19 +262,22 @@ impl Script {
     fn client(self: &Arc<Script>) -> Client {
         let script = self.clone();
         let service = service_fn(move |request: Request<kube::client::Body>| {
-            let answer = script.answer(&request);
-            let (resource, accept) = (resource(&request), accept(&request));
-            script.accepted.lock().unwrap().push((resource.plural(), accept.clone()));
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let asked =
-                script.protobuf && accept.starts_with("application/vnd.kubernetes.protobuf");
+            let path = request.uri().to_string();
+            let plural = request.uri().path().rsplit('/').next().unwrap();
+            let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap();
+            let accept = request.headers()["Accept"].to_str().unwrap().to_owned();
+            let is_watch = path.contains("watch=true");
+            let asked = accept.starts_with("application/vnd.kubernetes.protobuf");
+            let answer = script.answers.lock().unwrap().get_mut(plural).unwrap().pop_front();
+            let (resource, at) = (kind.plural(), Instant::now());
+            script.requests.lock().unwrap().push(Asked { resource, at, path, accept });
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
                 let mut response = Response::builder().status(answer.status);
                 if let Some(seconds) = answer.retry_after {
                     response = response.header("Retry-After", seconds);
                 }
-                let encoded = asked.then(|| answer.in_protobuf(resource, is_watch)).flatten();
+                let encoded = asked.then(|| answer.in_protobuf(kind, is_watch)).flatten();
                 let mut bytes = match answer.protobuf.or(encoded) {
                     Some(protobuf) => {
                         let content_type = "application/vnd.kubernetes.protobuf";
@@ -311,18 +287,11 @@ impl Script {
                     None => answer.text.into(),
                 };
                 bytes.truncate(answer.cut.unwrap_or(usize::MAX));
-                let body = Told { text: Some(bytes), then: answer.then };
+                let body = Parts { parts: [bytes].into(), then: answer.then };
                 Ok::<_, Infallible>(response.body(body).unwrap())
             }
         });
         Client::new(service, "default")
-    }
-
-    fn answer(&self, request: &Request<kube::client::Body>) -> Option<Answer> {
-        let uri = request.uri().to_string();
-        let resource = request.uri().path().rsplit('/').next().unwrap().to_owned();
-        self.requests.lock().unwrap().push((Instant::now(), uri));
-        self.answers.lock().unwrap().get_mut(&*resource)?.pop_front()
     }
 
     /// Runs the source for node `n` until this much (paused) time has passed, or it has nothing more
@@ -359,54 +328,55 @@ impl Script {
     }
 }
 
-fn resource(request: &Request<kube::client::Body>) -> Kind {
-    let plural = request.uri().path().rsplit('/').next().unwrap();
-    Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap()
-}
-
-fn accept(request: &Request<kube::client::Body>) -> String {
-    request.headers()["Accept"].to_str().unwrap().to_owned()
+/// Follows a server for this many seconds; what it was asked, and what was delivered.
+pub(super) async fn follow(
+    resource: &'static str,
+    seconds: u64,
+    answers: Vec<Answer>,
+) -> (Arc<Script>, Vec<String>) {
+    let script = Script::new([(resource, answers)]);
+    let told = script.run(Duration::from_secs(seconds)).await;
+    (script, told)
 }
 
 /// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.
 fn words(delivery: &ChangeBatch) -> String {
-    let sorted = |names: &mut dyn Iterator<Item = String>| {
-        let mut names: Vec<String> = names.collect();
-        names.sort();
-        format!("={}", names.join(" "))
+    let list = |what: &str, names: &mut dyn Iterator<Item = &str>| {
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        format!("{what}={}", names.join(" "))
     };
     let word = |change: &Change| match change {
         Change::Service(service) => format!("+{}", service.name.name),
-        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) | Change::SliceGone(name) => {
-            format!("-{}", name.name)
-        }
-        Change::Slice(slice) => format!("+{}", slice.name.name),
-        Change::Node(node) | Change::NodeRemembered(node) => format!("+node {}", node.name),
-        Change::NodeGone => "-node".to_owned(),
+        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("-{}", name.name),
         Change::ServiceCidr(name, _) => format!("+cidr {name}"),
-        Change::ServiceCidrGone(name) => format!("-cidr {name}"),
         Change::Listed(Listed::Services(names)) => {
-            format!("services{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
-        }
-        Change::Listed(Listed::Slices(names)) => {
-            format!("slices{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
+            list("services", &mut names.iter().map(|name| &*name.name))
         }
         Change::Listed(Listed::ServiceCidrs(names)) => {
-            format!("cidrs{}", sorted(&mut names.iter().map(ToString::to_string)))
+            list("cidrs", &mut names.iter().map(|name| &**name))
         }
-        Change::InterfaceAddresses(_) => "addresses".to_owned(),
-        Change::Synced => "synced".to_owned(),
+        other => format!("{other:?}"),
     };
     delivery.changes.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// The body of an answer.
-struct Told {
-    text: Option<Bytes>,
+/// The body of an answer, which arrives in parts.
+pub(in crate::source::kubernetes) struct Parts {
+    parts: VecDeque<Bytes>,
     then: Then,
 }
 
-impl Body for Told {
+impl Parts {
+    /// A body that ends after these parts.
+    pub(in crate::source::kubernetes) fn ending<'a>(
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Parts {
+        Parts { parts: parts.into_iter().map(Bytes::copy_from_slice).collect(), then: Then::End }
+    }
+}
+
+impl Body for Parts {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -414,8 +384,8 @@ impl Body for Told {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        match (self.text.take(), self.then) {
-            (Some(text), _) => Poll::Ready(Some(Ok(Frame::data(text)))),
+        match (self.parts.pop_front(), self.then) {
+            (Some(part), _) => Poll::Ready(Some(Ok(Frame::data(part)))),
             (None, Then::End) => Poll::Ready(None),
             (None, Then::Break) => {
                 Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::ConnectionReset))))

@@ -269,78 +269,7 @@ fn ranges(listed: Vec<Listed>) -> Vec<Element> {
 
 #[cfg(test)]
 mod tests {
-    use super::Truth::{No, Unknown, Yes};
     use super::*;
-
-    fn listed(start: impl Into<Vec<u8>>, end: End, is_end: bool, data: u8) -> Listed {
-        let data = Data::Value(vec![data]);
-        let element = Element { start: start.into(), end, data, is_limited: false };
-        Listed { element, is_end, is_catchall: false }
-    }
-
-    fn found<'a>(set: &'a Set, key: &Bits) -> (Truth, Vec<&'a [u8]>) {
-        let Found { found, data } = set.find(key);
-        let bytes = |data: &'a Data| match data {
-            Data::Value(bytes) => bytes.as_slice(),
-            other => panic!("{other:?}"),
-        };
-        (found, data.into_iter().map(bytes).collect())
-    }
-
-    #[test]
-    fn listed_ends_make_ranges() {
-        let [_, ranged, _] = Definition::all_kinds();
-        let end = |key: [u8; 4]| listed(key, End::Single, true, 0);
-        let start = |key: [u8; 4], data| listed(key, End::Single, false, data);
-        // 1-2, 3-4, 9 and above; in no order.
-        let elements = vec![
-            start([0, 0, 0, 9], 9),
-            end([0, 0, 0, 5]),
-            start([0, 0, 0, 3], 3),
-            end([0, 0, 0, 3]),
-            start([0, 0, 0, 1], 1),
-            end([0; 4]),
-        ];
-        let set = Set::new(ranged, elements, true);
-        for (key, data) in [(0, None), (1, Some(1)), (2, Some(1)), (3, Some(3)), (4, Some(3))]
-            .into_iter()
-            .chain([(5, None), (8, None), (9, Some(9)), (255, Some(9))])
-        {
-            let expected = data.map_or((No, vec![]), |it| (Yes, vec![it]));
-            let (truth, bytes) = found(&set, &Bits::known([0, 0, 0, key]));
-            assert_eq!((truth, bytes.concat()), expected, "{key}");
-        }
-        let unknown = found(&set, &Bits::unknown(4));
-        assert_eq!(unknown, (Unknown, vec![&[1][..], &[3], &[9]]));
-    }
-
-    #[test]
-    fn every_field_of_a_concatenation_has_a_range() {
-        let [_, _, concatenated] = Definition::all_kinds();
-        let last = End::Last(vec![10, 0, 0, 9, 0, 90, 0, 0]);
-        let element = listed([10, 0, 0, 5, 0, 80, 0, 0], last, false, 1);
-        let set = Set::new(concatenated, vec![element], true);
-        let key = |host, port| Bits::known([10, 0, 0, host, 0, port, 0, 0]);
-        assert_eq!(found(&set, &key(7, 85)).0, Yes);
-        assert_eq!(found(&set, &key(7, 70)).0, No);
-        assert_eq!(found(&set, &key(10, 85)).0, No);
-        let mut open = key(7, 85);
-        open.write(4, &Bits::unknown(2));
-        assert_eq!(found(&set, &open).0, Unknown);
-        open.write(3, &Bits::known([1]));
-        assert_eq!(found(&set, &open).0, No);
-    }
-
-    #[test]
-    fn catchall_element_has_the_other_keys() {
-        let [plain, ..] = Definition::all_kinds();
-        let mut other = listed([], End::Single, false, 2);
-        other.is_catchall = true;
-        let set = Set::new(plain, vec![listed([1; 4], End::Single, false, 1), other], true);
-        assert_eq!(found(&set, &Bits::known([1; 4])), (Yes, vec![&[1][..]]));
-        assert_eq!(found(&set, &Bits::known([3; 4])), (Yes, vec![&[2][..]]));
-        assert_eq!(found(&set, &Bits::unknown(4)), (Yes, vec![&[1][..], &[2]]));
-    }
 
     #[test]
     fn sets_that_cannot_be_searched_are_known() {

@@ -248,7 +248,7 @@ fn sets_and_maps_are_searched() -> Result<()> {
         set everything { type ipv4_addr; elements = { 1.1.1.1, * }; }
         map marks { type inet_service : mark; elements = { 8080 : 0x77 }; }
         map mark_ranges { type ipv4_addr : mark; flags interval;
-            elements = { 10.244.0.0/16 : 5, * : 6 }; }
+            elements = { 10.243.0.0/16 : 7, 10.244.0.0/16 : 5, * : 6 }; }
         map verdicts { type inet_service : verdict; elements = { 8080 : continue, 80 : return }; }
         chain next {}";
     let matches: Matches<'_> = [
