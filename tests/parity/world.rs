@@ -6,7 +6,7 @@ use std::fmt::Display;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker};
-use shunt_testbed::{Agent, Echo, Host, Program, Scratch, Topology};
+use shunt_testbed::{Agent, Echo, Host, Program, TempDir, Topology};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -75,7 +75,7 @@ pub(crate) struct World<'a> {
     marker: Marker,
     zone: Cell<Option<&'static str>>,
     addresses: &'a [(&'a str, &'a str)],
-    _folder: Scratch,
+    _folder: TempDir,
 }
 
 impl<'a> World<'a> {
@@ -98,7 +98,7 @@ impl<'a> World<'a> {
         let reference = Side::new("kube-proxy", kubernetes)?;
         let shunt = Side::new("shunt", kubernetes)?;
         put_node(kubernetes, None, addresses)?;
-        let folder = Scratch::new()?;
+        let folder = TempDir::new()?;
         let of_kube_proxy =
             format!("logging: {{verbosity: 4}}\n{}", configuration(&reference, settings));
         let node = &reference.lab.node;
@@ -145,7 +145,7 @@ impl<'a> World<'a> {
         }
         for side in self.sides() {
             self.marker
-                .wait(&side.lab)
+                .wait(side.lab.from(&side.lab.client))
                 .with_context(|| format!("{}\n{}", side.name, self.logs()))?;
         }
         Ok(())

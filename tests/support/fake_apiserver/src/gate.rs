@@ -17,8 +17,8 @@ use crate::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes connections to the server behind a gate.
-type Connect = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
+/// Makes connections to the server behind a gate, for a client whose connection it may use first.
+type Connect = Arc<dyn Fn(&std::net::TcpStream) -> io::Result<std::net::TcpStream> + Send + Sync>;
 
 /// A relay on a loopback address of one network namespace to a server elsewhere. It knows nothing
 /// of what it relays. Commands have taken effect when they return.
@@ -37,22 +37,10 @@ struct State {
     commands: u64,
     /// It listens while anybody has it: nobody keeps it but who takes connections.
     listener: Option<Arc<TcpListener>>,
-    flow: Flow,
-    /// Connections of an earlier epoch are cut.
-    epoch: u64,
-    /// In connections of an earlier age nothing moves.
-    age: u64,
-}
-
-/// What becomes of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    /// They are relayed.
-    Open,
-    /// They are not, though connections are taken and stay.
-    Blocked,
-    /// New connections are cut when the server has sent this many.
-    CutAfter(usize),
+    /// This many connections, the first ones, are cut.
+    cut: usize,
+    /// In this many, nothing moves.
+    still: usize,
 }
 
 impl Gate {
@@ -61,9 +49,20 @@ impl Gate {
         netns: &Netns,
         connect: impl Fn() -> io::Result<std::net::TcpStream> + Send + Sync + 'static,
     ) -> Result<Self> {
+        Self::open_for(netns, move |_| connect())
+    }
+
+    /// The same where each client has something to say first.
+    pub(crate) fn open_for(
+        netns: &Netns,
+        connect: impl Fn(&std::net::TcpStream) -> io::Result<std::net::TcpStream>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Self> {
         let first = bind(netns, 0)?;
         let address = first.local_addr()?;
-        let start = State { commands: 0, listener: None, flow: Flow::Open, epoch: 0, age: 0 };
+        let start = State { commands: 0, listener: None, cut: 0, still: 0 };
         let state = watch::Sender::new(start);
         let (carry_out, carried_out) = watch::channel(0);
         let (accept, accepted) = watch::channel(0);
@@ -89,7 +88,7 @@ impl Gate {
 
     /// Cuts all connections: both sides get a reset.
     pub fn cut(&self) -> Result<()> {
-        self.command(|state| state.epoch += 1)
+        self.command(|state| state.cut = self.accepted())
     }
 
     /// Refuses connections, and cuts those that are open.
@@ -101,18 +100,13 @@ impl Gate {
 
     /// Takes connections and keeps those that are open, but lets nothing through.
     pub fn block(&self) -> Result<()> {
-        self.command(|state| state.flow = Flow::Blocked)
+        self.command(|state| state.still = usize::MAX)
     }
 
     /// Lets nothing more through in connections that are open, without closing them, as when the
     /// other host is gone. New ones are not affected.
     pub fn abandon(&self) -> Result<()> {
-        self.command(|state| state.age += 1)
-    }
-
-    /// Cuts each new connection after the server has sent so many bytes in it.
-    pub fn cut_after(&self, bytes: usize) -> Result<()> {
-        self.command(|state| state.flow = Flow::CutAfter(bytes))
+        self.command(|state| state.still = self.accepted())
     }
 
     /// Lets everything through again.
@@ -120,7 +114,7 @@ impl Gate {
         if self.state.borrow().listener.is_none() {
             self.listen(bind(&self.netns, self.address.port())?)?;
         }
-        self.command(|state| state.flow = Flow::Open)
+        self.command(|state| state.still = 0)
     }
 
     /// How many connections it has taken so far.
@@ -185,8 +179,9 @@ async fn guard(mut gate: Guarded) -> io::Result<()> {
         tokio::select! {
             connection = accept => {
                 let (client, _) = connection?;
-                gate.accepted.send_modify(|accepted| *accepted += 1);
-                tokio::spawn(relay(client, gate.state.clone(), Arc::clone(&gate.connect)));
+                let number = *gate.accepted.borrow();
+                gate.accepted.send_replace(number + 1);
+                tokio::spawn(relay(client, number, gate.state.clone(), Arc::clone(&gate.connect)));
             }
             changed = gate.state.changed() => {
                 // A listener that is given up refuses before the command counts as carried out.
@@ -208,33 +203,31 @@ async fn guard(mut gate: Guarded) -> io::Result<()> {
 /// Relays until one side ends, or the connection is cut.
 async fn relay(
     client: TcpStream,
+    number: usize,
     mut state: watch::Receiver<State>,
     connect: Connect,
 ) -> io::Result<()> {
-    let now = |state: &mut watch::Receiver<State>| {
-        let state = state.borrow_and_update();
-        (state.epoch, state.age, state.flow)
+    let client = client.into_std()?;
+    client.set_nonblocking(false)?;
+    let connected = tokio::task::spawn_blocking(move || anyhow::Ok((connect(&client)?, client)));
+    let Ok((server, client)) = connected.await? else { return Ok(()) };
+    let stream = |stream: std::net::TcpStream| {
+        stream.set_nonblocking(true)?;
+        // What one side sends at once goes on at once.
+        stream.set_nodelay(true)?;
+        TcpStream::from_std(stream)
     };
-    let (epoch, age, flow) = now(&mut state);
-    let mut left = match flow {
-        Flow::CutAfter(bytes) => Some(bytes),
-        Flow::Open | Flow::Blocked => None,
-    };
-    let server = tokio::task::spawn_blocking(move || connect()).await??;
-    server.set_nonblocking(true)?;
-    // What one side sends at once goes on at once.
-    server.set_nodelay(true)?;
-    client.set_nodelay(true)?;
-    let (mut client, mut server) = (client, TcpStream::from_std(server)?);
+    let (mut client, mut server) = (stream(client)?, stream(server)?);
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {
-        let (epoch_now, age_now, flow) = now(&mut state);
-        if epoch_now != epoch || left == Some(0) {
+        let (is_cut, moves) = {
+            let state = state.borrow_and_update();
+            (number < state.cut, number >= state.still)
+        };
+        if is_cut {
             client.set_zero_linger()?;
             return server.set_zero_linger();
         }
-        let moves = flow != Flow::Blocked && age_now == age;
-        let most = left.unwrap_or(down.len()).min(down.len());
         tokio::select! {
             // A command counts before the bytes that came after it.
             biased;
@@ -243,12 +236,9 @@ async fn relay(
                 0 => return server.shutdown().await,
                 count => server.write_all(&up[..count]).await?,
             },
-            count = server.read(&mut down[..most]), if moves => match count? {
+            count = server.read(&mut down), if moves => match count? {
                 0 => return client.shutdown().await,
-                count => {
-                    client.write_all(&down[..count]).await?;
-                    left = left.map(|left| left - count);
-                }
+                count => client.write_all(&down[..count]).await?,
             },
         }
     }

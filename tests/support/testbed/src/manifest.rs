@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::probe::Protocol;
-use crate::scratch::Scratch;
 use crate::topology::Host;
+use tempfile::TempDir;
 
-/// A directory of manifests. It is gone when it is dropped, or the process killed.
+/// A directory of manifests. It is gone when it is dropped.
 pub struct ManifestDir {
-    scratch: Scratch,
+    scratch: TempDir,
     path: PathBuf,
 }
 
 impl ManifestDir {
     /// Makes an empty one.
     pub fn new() -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let path = scratch.path().join("manifests");
         fs::create_dir(&path)?;
         Ok(Self { scratch, path })
@@ -108,13 +108,6 @@ impl Service {
     /// Sets the load-balancer addresses in its status.
     pub fn load_balancer(mut self, ips: &[&str]) -> Self {
         self.ingress = ips.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
-        self
-    }
-
-    /// Adds an entry with these fields to the load-balancer addresses in its status, such as
-    /// `ip: 203.0.113.10, ipMode: Proxy`.
-    pub fn ingress(mut self, fields: &str) -> Self {
-        self.ingress.push(format!("{{{fields}}}"));
         self
     }
 

@@ -199,12 +199,12 @@ impl Topology {
     }
 
     /// Moves both pods of [`node`](Self::node) to one bridge and into one subnet, so that they send
-    /// to each other without a router. With `filtered`, packets between them nevertheless pass the
-    /// netfilter hooks of the node, as kubelet and CNI plugins arrange it.
+    /// to each other without a router. Packets between them nevertheless pass the netfilter hooks of the
+    /// node, as kubelet and CNI plugins arrange it.
     ///
     /// # Errors
     /// Also where the kernel lacks `br_netfilter`.
-    pub fn put_pods_on_bridge(&self, filtered: bool) -> Result<()> {
+    pub fn put_pods_on_bridge(&self) -> Result<()> {
         let mut commands = String::from(
             "link add cbr0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
              link set cbr0 up\n",
@@ -224,11 +224,10 @@ impl Topology {
             pod.ip("route add 10.244.0.0/24 dev eth0\nroute add fd00:244::/64 dev eth0\n")?;
         }
         self.node.ip(&commands)?;
-        let value = if filtered { "1" } else { "0" };
         self.node
             .sysctl(&[
-                ("net/bridge/bridge-nf-call-iptables", value),
-                ("net/bridge/bridge-nf-call-ip6tables", value),
+                ("net/bridge/bridge-nf-call-iptables", "1"),
+                ("net/bridge/bridge-nf-call-ip6tables", "1"),
             ])
             .context("this needs the kernel module br_netfilter (as root: modprobe br_netfilter)")
     }
