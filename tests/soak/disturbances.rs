@@ -109,7 +109,7 @@ impl Disturbance {
         let some_time = plan.step.mul_f64(0.02 * random.below(100) as f64);
         Ok(match self {
             Cut => {
-                gate.cut()?;
+                gate.cut();
                 "API: connections cut"
             }
             Away => {
@@ -119,7 +119,7 @@ impl Disturbance {
                 "API: away for some time"
             }
             Blocked => {
-                gate.block()?;
+                gate.block();
                 thread::sleep(some_time);
                 gate.reopen()?;
                 "API: nothing gets through for some time"
@@ -142,7 +142,7 @@ impl Disturbance {
                 standin.misbehave(
                     Fault::new(random.one_of(&answers).clone()).on(Verb::Watch).times(4),
                 );
-                gate.cut()?;
+                gate.cut();
                 thread::sleep(some_time);
                 standin.behave();
                 "API: 500, 429, 410, garbage, half answers"
