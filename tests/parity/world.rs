@@ -39,12 +39,7 @@ impl Side {
             }
         }
         // Everybody can send to Services by way of the node.
-        for network in ["10.96.0.0/12", "203.0.113.0/24", "198.51.100.0/24"] {
-            lab.node2.ip(&format!("route add {network} via {}", lab.node.ipv4[0]))?;
-        }
-        for network in ["fd00:96::/108", "2001:db8:113::/64", "2001:db8:51::/64"] {
-            lab.node2.ip(&format!("route add {network} via {}", lab.node.ipv6[0]))?;
-        }
+        lab.route_services(&lab.node2)?;
         let (gate, kubeconfig) = kubernetes.reach(&lab.node)?;
         Ok(Self { name, lab, _gate: gate, kubeconfig, _servers: servers })
     }

@@ -232,6 +232,11 @@ impl Topology {
             .context("this needs the kernel module br_netfilter (as root: modprobe br_netfilter)")
     }
 
+    /// Lets another host send to Services by way of the node, as the client does.
+    pub fn route_services(&self, host: &Host) -> Result<()> {
+        host.ip(&service_routes(&self.node))
+    }
+
     /// The start of an expectation about packets from `host`:
     /// `lab.from(&lab.client).tcp("10.96.0.10:80").reaches(&["pod-1"])`.
     pub fn from<'a>(&'a self, host: &'a Host) -> Origin<'a> {
@@ -341,12 +346,17 @@ fn client_commands(client: &Host, node: &Host) -> String {
          addr add {}/64 dev eth0 nodad\n",
         client.ipv4[0], client.ipv6[0],
     );
-    for network in SERVICE_NETWORKS {
+    commands + &service_routes(node)
+}
+
+/// Commands for a host that sends to Services by way of the node.
+fn service_routes(node: &Host) -> String {
+    let route = |network: &str| {
         let gateway: &dyn fmt::Display =
             if network.contains(':') { &node.ipv6[0] } else { &node.ipv4[0] };
-        commands += &format!("route add {network} via {gateway}\n");
-    }
-    commands
+        format!("route add {network} via {gateway}\n")
+    };
+    SERVICE_NETWORKS.into_iter().map(route).collect()
 }
 
 /// Commands for both ends of a pod's veth, the node's first. Fixed link-layer addresses and
