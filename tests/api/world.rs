@@ -1,8 +1,6 @@
 //! What every test starts from: the testbed with servers in all pods, an API server behind a
 //! gate on the node's loopback address, and a Service in it.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Marker, Standin};
 use shunt_testbed::{
@@ -66,19 +64,10 @@ impl World {
 
     /// An agent for the node with this kubeconfig.
     pub(crate) fn agent_with(&self, kubeconfig: &Kubeconfig) -> Result<AgentBuilder> {
-        // Who owns its tables has to say so at each start, which is one transaction more.
-        Ok(self.agent_of(SHUNT, kubeconfig)?.arg("--own-tables=false"))
-    }
-
-    /// An agent for the node of this build.
-    pub(crate) fn agent_of(
-        &self,
-        build: impl Into<PathBuf>,
-        kubeconfig: &Kubeconfig,
-    ) -> Result<AgentBuilder> {
         let path = kubeconfig.path();
         let config = format!("{CLUSTER_CIDR}clientConnection: {{kubeconfig: {path:?}}}\n");
-        let agent = Agent::builder(build, &self.lab.node);
+        // Who owns its tables has to say so at each start, which is one transaction more.
+        let agent = Agent::builder(SHUNT, &self.lab.node).arg("--own-tables=false");
         // What is no concern of an operator shows that a test has made happen what it meant to.
         agent.arg("-v=4").config(&config)
     }
