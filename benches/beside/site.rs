@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use shunt_fake_apiserver::{Gate, Kubeconfig};
-use shunt_testbed::{Agent, Echo, Program, Scratch, Topology};
+use shunt_testbed::{Agent, Echo, Program, TempDir, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
 use crate::process::{children, share};
@@ -68,7 +68,7 @@ pub(crate) struct Site<'a> {
     cluster: &'a Cluster,
     _gate: Gate,
     kubeconfig: Kubeconfig,
-    folder: Scratch,
+    folder: TempDir,
     _servers: Vec<Echo>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Site<'a> {
         let server = |port: &u16| Echo::start(&lab.pod2.ns, &port.to_string(), *port);
         let servers = SERVERS.iter().map(server).collect::<Result<_>>()?;
         let (gate, kubeconfig) = cluster.kubernetes.reach(&lab.node)?;
-        let folder = Scratch::new()?;
+        let folder = TempDir::new()?;
         Ok(Site { subject, lab, cluster, _gate: gate, kubeconfig, folder, _servers: servers })
     }
 

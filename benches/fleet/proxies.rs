@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use shunt_fake_apiserver::{Gate, Kubeconfig};
-use shunt_testbed::{Netns, Program, Scratch};
+use shunt_testbed::{Netns, Program, TempDir};
 
 use crate::beside::Cluster;
 use crate::process::cpu_time;
@@ -19,7 +19,7 @@ const CALM: Duration = Duration::from_secs(1);
 struct Proxy {
     program: Program,
     _gate: Gate,
-    _files: (Kubeconfig, Scratch),
+    _files: (Kubeconfig, TempDir),
 }
 
 impl Proxy {
@@ -28,7 +28,7 @@ impl Proxy {
         let netns = Netns::new()?;
         netns.ip("link set lo up")?;
         let (gate, kubeconfig) = kubernetes.reach(&netns)?;
-        let folder = Scratch::new()?;
+        let folder = TempDir::new()?;
         // It syncs once, and then it only receives: here its client is measured, not its rules.
         let settings = format!(
             "mode: nftables\nnftables: {{minSyncPeriod: 1h, syncPeriod: 1h}}\n\

@@ -24,7 +24,6 @@ pub(crate) fn cases() -> Vec<Case> {
         a_new_token_is_read,
         a_token_file_comes_before_a_token,
         a_new_authority_is_read,
-        a_reason_that_changes_is_told,
         a_proxy_of_the_kubeconfig_or_the_environment_is_used,
         a_proxy_of_the_environment_is_used_in_a_pod,
         a_proxy_is_not_used_where_the_environment_says_so,
@@ -135,18 +134,21 @@ fn a_token_file_comes_before_a_token(api: Api) -> Result<()> {
     let _agent = world.agent_with(&kubeconfig)?.start()?;
     world.assert_web(&ALL);
     let standin = world.standin()?;
-    standin.configure(|settings| settings.tokens = vec!["rotated".to_owned()]);
+    standin.set_token("rotated");
     fs::write(file.path(), "rotated\n")?;
     standin.cut();
     world.mark()
 }
 
+/// A server that comes back is not the same in all respects: the reason that counts is the last.
 fn a_new_token_is_read(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.start()?;
     let standin = world.standin()?;
-    standin.configure(|settings| settings.tokens = vec!["another".to_owned()]);
-    standin.cut();
+    world.gate.refuse()?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    standin.set_token("another");
+    world.gate.reopen()?;
     agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     world.assert_web(&ALL);
     world.kubeconfig.set_token("another")?;
@@ -155,22 +157,8 @@ fn a_new_token_is_read(api: Api) -> Result<()> {
 
     // And when the file is there first.
     world.kubeconfig.set_token("a third")?;
-    standin.configure(|settings| settings.tokens = vec!["a third".to_owned()]);
+    standin.set_token("a third");
     standin.cut();
-    world.mark()
-}
-
-/// A server that comes back is not the same in all respects: the reason that counts is the last.
-fn a_reason_that_changes_is_told(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let agent = world.start()?;
-    world.gate.refuse()?;
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
-    world.standin()?.configure(|settings| settings.tokens.clear());
-    world.gate.reopen()?;
-    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
-    world.standin()?.configure(|settings| settings.tokens.push(TOKEN.to_owned()));
-    agent.wait_for_log(&["INFO", "answers again"])?;
     world.mark()
 }
 
@@ -205,7 +193,7 @@ fn all_requests_share_one_connection(api: Api) -> Result<()> {
     events::wait_for(&world, "Starting")?;
     world.mark()?;
     assert_eq!(world.gate.accepted(), 1);
-    world.gate.cut()?;
+    world.gate.cut();
     world.mark()?;
     assert_eq!(world.gate.accepted(), 2);
     Ok(())

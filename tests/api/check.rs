@@ -1,10 +1,10 @@
 //! The lines of `shunt check` that are about the API server.
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 use shunt_fake_apiserver::{
     Answer, Api, Case, Fault, Key, Kind, Kubeconfig, Verb, both, standin_only,
 };
+use shunt_testbed::CheckLines;
 
 use crate::world::{SHUNT, World};
 
@@ -26,35 +26,18 @@ pub(crate) fn cases() -> Vec<Case> {
 const KUBERNETES: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: kubernetes, namespace: default}\n\
     spec: {clusterIP: 172.30.0.1, clusterIPs: [172.30.0.1], ports: [{name: https, port: 443}]}\n";
 
-/// The lines about the API server and what follows from its objects.
-struct Lines(Vec<Value>);
-
-impl Lines {
-    /// Asserts the result of a line, and that its text and remedy have these parts.
-    #[track_caller]
-    fn has(&self, name: &str, result: &str, parts: &[&str]) {
-        let line = self.0.iter().find(|line| line["name"] == name).unwrap_or(&Value::Null);
-        let text = format!("{} → {}", line["text"], line["remedy"]);
-        let has = parts.iter().all(|part| text.contains(part));
-        assert!(line["result"] == result && has, "{parts:?}: {line:#}");
-    }
-}
-
 /// Runs `shunt check` on the node, with these variables in the environment.
-fn check(world: &World, kubeconfig: &Kubeconfig, variables: &[(&str, &str)]) -> Result<Lines> {
+fn check(world: &World, kubeconfig: &Kubeconfig, variables: &[(&str, &str)]) -> Result<CheckLines> {
     let mut command = world.lab.node.command(SHUNT);
     command.args(["check", "--output=json", "--hostname-override=node-1", "--proxy-mode=nftables"]);
     command.arg("--kubeconfig").arg(kubeconfig.path()).envs(variables.iter().copied());
     let output = command.output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!stderr.contains('\u{1b}'), "{stderr}");
-    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).context(stderr.into_owned())?;
-    let fails = lines.iter().any(|line| line["result"] == "FAIL");
-    assert_eq!(output.status.code(), Some(fails.into()), "{lines:#?}");
-    Ok(Lines(lines))
+    CheckLines::read(&output)
 }
 
-fn checked(world: &World) -> Result<Lines> {
+fn checked(world: &World) -> Result<CheckLines> {
     check(world, &world.kubeconfig, &[])
 }
 

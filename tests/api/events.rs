@@ -2,13 +2,11 @@
 
 use std::env;
 use std::net::TcpListener;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
-use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service, eventually};
 
 use crate::world::{World, cluster_ip_service};
 
@@ -16,13 +14,10 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = both![
         the_start_is_told,
         the_longest_name_of_a_node_is_taken,
-        a_conflict_is_told,
+        problems_of_objects_are_told,
         a_conflict_that_others_told_is_not_told_again,
-        a_conflict_of_kinds_is_told,
         a_refused_frontend_is_told_once,
-        too_many_elements_are_told,
         a_repair_is_told,
-        rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
     ];
     cases.extend(standin_only![
@@ -50,24 +45,20 @@ pub(crate) fn with_reason(world: &World, reason: &str) -> Result<Vec<Value>> {
 
 /// Waits for an Event with that reason.
 pub(crate) fn wait_for(world: &World, reason: &str) -> Result<Value> {
-    let start = Instant::now();
-    loop {
-        if let Some(event) = with_reason(world, reason)?.pop() {
-            return Ok(event);
-        }
-        ensure!(start.elapsed() < Duration::from_secs(60), "no {reason}");
-        thread::sleep(Duration::from_millis(10));
-    }
+    eventually(reason, || Ok(with_reason(world, reason)?.pop()))
 }
 
 /// Waits for a warning with that reason about such an object, whose text has these parts.
 fn assert_warns(world: &World, reason: &str, about: [&str; 2], parts: &[&str]) -> Result<Value> {
-    let event = wait_for(world, reason)?;
-    let regarding = &event["regarding"];
-    assert_eq!(
-        [&event["type"], &regarding["kind"], &regarding["name"]],
-        ["Warning", about[0], about[1]]
-    );
+    let event = eventually(format_args!("{reason} about {about:?}"), || {
+        let events = with_reason(world, reason)?.into_iter();
+        let mut events = events.filter(|event| {
+            let regarding = &event["regarding"];
+            [&event["type"], &regarding["kind"], &regarding["name"]]
+                == ["Warning", about[0], about[1]]
+        });
+        Ok(events.next())
+    })?;
     let note = event["note"].as_str().unwrap_or_default();
     assert!(parts.iter().all(|part| note.contains(part)), "{parts:?}: {note}");
     Ok(event)
@@ -139,25 +130,6 @@ fn the_longest_name_of_a_node_is_taken(api: Api) -> Result<()> {
     Ok(())
 }
 
-fn rules_of_kube_proxy_are_told(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    world.lab.node.nft("add table ip kube-proxy")?;
-    let _agent = world.start()?;
-    let parts = ["1 nftables table; ", "shunt cleanup"];
-    assert_warns(&world, "KubeProxyFound", ["Node", "node-1"], &parts)?;
-    Ok(())
-}
-
-fn a_conflict_is_told(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    put_conflict(&world)?;
-    let _agent = world.start()?;
-    let parts = ["198.51.100.7:80", "default/a-first"];
-    let event = assert_warns(&world, "FrontendConflict", ["Service", "b-second"], &parts)?;
-    assert_eq!(event["regarding"]["uid"], uid(&world, "b-second")?);
-    Ok(())
-}
-
 /// No input makes a kernel refuse one frontend alone, so the agent runs with a library (see
 /// `tests/support/fault_preload`) that takes the key from such elements on their way.
 fn a_refused_frontend_is_told_once(api: Api) -> Result<()> {
@@ -194,20 +166,6 @@ fn a_refused_frontend_is_told_once(api: Api) -> Result<()> {
     agent.stop()
 }
 
-/// An address that another Service has as its ClusterIP, whichever is older.
-fn a_conflict_of_kinds_is_told(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    let grabber = cluster_ip_service("a-grabber", "10.96.0.31").external_ips(&["10.96.0.32"]);
-    world.api.put(grabber)?;
-    world.api.put(cluster_ip_service("b-owner", "10.96.0.32"))?;
-    let _agent = world.start()?;
-    let parts =
-        ["10.96.0.32:80", "default/b-owner", "ClusterIPs always take precedence over ExternalIPs"];
-    let event = assert_warns(&world, "FrontendConflict", ["Service", "a-grabber"], &parts)?;
-    assert!(!event["note"].as_str().unwrap_or_default().contains("older"), "{event}");
-    Ok(())
-}
-
 /// As on the other nodes: the Event is there, so the server answers 409 to the second agent.
 fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
     let world = World::new(api)?;
@@ -225,8 +183,7 @@ fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
 }
 
 /// Hash tables for 100 ports on four addresses, without room for 201 endpoints each.
-fn too_many_elements_are_told(api: Api) -> Result<()> {
-    let world = World::new(api)?;
+fn put_many(world: &World) -> Result<()> {
     let name = |port: u16| format!("port-{port}");
     let service = Service::new("many")
         .cluster_ips(&["10.96.0.33"])
@@ -239,12 +196,32 @@ fn too_many_elements_are_told(api: Api) -> Result<()> {
     let slice = (1..=201).fold(slice, |slice, n| {
         slice.endpoint(&format!("10.244.7.{n}"), "conditions: {ready: true}")
     });
-    world.api.put(service)?;
-    world.api.put(slice)?;
+    world.api.put(format!("{service}{slice}"))
+}
+
+/// What each warning is about, and what it says.
+fn problems_of_objects_are_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    world.lab.node.nft("add table ip kube-proxy")?;
+    put_conflict(&world)?;
+    put_many(&world)?;
+    // An address that another Service has as its ClusterIP, whichever is older.
+    let grabber = cluster_ip_service("a-grabber", "10.96.0.34").external_ips(&["10.96.0.35"]);
+    world.api.put(grabber)?;
+    world.api.put(cluster_ip_service("b-owner", "10.96.0.35"))?;
     let _agent = world.start()?;
+    let parts = ["1 nftables table; ", "shunt cleanup"];
+    assert_warns(&world, "KubeProxyFound", ["Node", "node-1"], &parts)?;
     let about = ["Service", "many"];
     let event = assert_warns(&world, "TooManyElements", about, &["more than 100000 elements"])?;
     assert_eq!(event["action"], "ProgramService");
+    let parts = ["198.51.100.7:80", "default/a-first"];
+    let event = assert_warns(&world, "FrontendConflict", ["Service", "b-second"], &parts)?;
+    assert_eq!(event["regarding"]["uid"], uid(&world, "b-second")?);
+    let parts =
+        ["10.96.0.35:80", "default/b-owner", "ClusterIPs always take precedence over ExternalIPs"];
+    let event = assert_warns(&world, "FrontendConflict", ["Service", "a-grabber"], &parts)?;
+    assert!(!event["note"].as_str().unwrap_or_default().contains("older"), "{event}");
     Ok(())
 }
 

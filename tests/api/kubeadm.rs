@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Case, both};
-use shunt_testbed::{Agent, Scratch};
+use shunt_testbed::{Agent, TempDir};
 
 use crate::world::{SHUNT, WEB, World};
 
@@ -23,7 +23,7 @@ const CONFIGURATIONS: [(&str, &str); 2] = [
 
 fn configurations_of_kubeadm_and_eks_program_the_node(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
-    let scratch = Scratch::new()?;
+    let scratch = TempDir::new()?;
     let file = scratch.path().join("config.conf");
     for (name, mounted) in CONFIGURATIONS {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");

@@ -11,7 +11,6 @@ mod kubeadm;
 mod node;
 mod outages;
 mod programs;
-mod replaced;
 mod status;
 mod world;
 
@@ -24,7 +23,6 @@ fn main() -> ExitCode {
         ("events", events::cases()),
         ("node", node::cases()),
         ("kubeadm", kubeadm::cases()),
-        ("replaced", replaced::cases()),
         ("status", status::cases()),
         ("encodings", encodings::cases()),
         ("access", access::cases()),

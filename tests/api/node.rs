@@ -52,8 +52,16 @@ fn node_may_appear_late(api: Api) -> Result<()> {
     // Without a Node there is no zone, and the node is not fit for load balancers.
     world.assert_web_becomes(&["pod-1", "pod-2"]);
     assert_eq!(agent.http_status("/healthz")?, 503);
+    const MISSING: &str = "the API has no Node node-1";
+    agent.wait_for_log(&["ERROR", MISSING, "hostnameOverride"])?;
+    // Another sync is no news about the node.
+    world.mark()?;
+    assert_eq!(agent.log().matches(MISSING).count(), 1, "{}", agent.log());
+    status::wait_for(&world, &["PROBLEM", MISSING])?;
     world.api.put(Node::of(&world.lab.node).label(ZONE, "a"))?;
     world.assert_web_becomes(&["pod-1"]);
+    agent.wait_for_log(&["the Node has appeared", "node-1"])?;
+    status::wait_for(&world, &["OK  "])?;
     agent.wait_ready()
 }
 

@@ -1,11 +1,10 @@
 //! What `shunt status` tells of the server.
 
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use shunt_fake_apiserver::{Api, Case, both};
+use shunt_testbed::eventually;
 
 use crate::world::World;
 
@@ -22,16 +21,12 @@ pub(crate) fn text(world: &World) -> Result<String> {
 
 /// Waits until the first line has all of these parts.
 pub(crate) fn wait_for(world: &World, parts: &[&str]) -> Result<String> {
-    let start = Instant::now();
-    loop {
+    eventually(format_args!("{parts:?}"), || {
         let told = text(world)?;
         let first = told.lines().next().unwrap_or_default();
-        if parts.iter().all(|part| first.contains(part)) {
-            return Ok(told);
-        }
-        ensure!(start.elapsed() < Duration::from_secs(30), "no {parts:?} in\n{told}");
-        thread::sleep(Duration::from_millis(10));
-    }
+        let is_told = parts.iter().all(|part| first.contains(part));
+        Ok(is_told.then_some(told))
+    })
 }
 
 fn an_outage_is_told_as_long_as_it_lasts(api: Api) -> Result<()> {

@@ -1,10 +1,8 @@
 //! What every test starts from: the testbed with servers in all pods, an API server behind a
 //! gate on the node's loopback address, and a Service in it.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
-use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Marker, Standin};
 use shunt_testbed::{
     Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, Node, Protocol, Service, Topology,
 };
@@ -21,8 +19,6 @@ const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: Service
 
 /// The addresses of [`web`].
 pub(crate) const WEB: [&str; 2] = ["10.96.0.10:80", "[fd00:96::10]:80"];
-/// The address of [`marker`].
-const MARKER: &str = "10.96.0.99:80";
 
 /// The testbed with an API server, and an agent about to be started.
 pub(crate) struct World {
@@ -30,6 +26,7 @@ pub(crate) struct World {
     pub(crate) api: Api,
     pub(crate) gate: Gate,
     pub(crate) kubeconfig: Kubeconfig,
+    marker: Marker,
     _servers: Vec<Echo>,
 }
 
@@ -42,15 +39,9 @@ impl World {
             standin.put(SERVICE_CIDR)?;
         }
         api.put(Node::of(&lab.node))?;
-        let gate = Gate::open(&lab.node, api.connector())?;
-        let kubeconfig = match api.authority() {
-            None => Kubeconfig::new(&format!("http://{}", gate.address()))?,
-            Some(authority) => {
-                Kubeconfig::new(&format!("https://{}", gate.address()))?.authority(&authority)?
-            }
-        };
-        let kubeconfig = kubeconfig.token_file(TOKEN)?;
-        Ok(Self { lab, api, gate, kubeconfig, _servers: servers })
+        let (gate, kubeconfig) = api.reach(&lab.node)?;
+        let marker = Marker::default();
+        Ok(Self { lab, api, gate, kubeconfig, marker, _servers: servers })
     }
 
     /// With [`web`] on pods of both nodes.
@@ -73,19 +64,10 @@ impl World {
 
     /// An agent for the node with this kubeconfig.
     pub(crate) fn agent_with(&self, kubeconfig: &Kubeconfig) -> Result<AgentBuilder> {
-        // Who owns its tables has to say so at each start, which is one transaction more.
-        Ok(self.agent_of(SHUNT, kubeconfig)?.arg("--own-tables=false"))
-    }
-
-    /// An agent for the node of this build.
-    pub(crate) fn agent_of(
-        &self,
-        build: impl Into<PathBuf>,
-        kubeconfig: &Kubeconfig,
-    ) -> Result<AgentBuilder> {
         let path = kubeconfig.path();
         let config = format!("{CLUSTER_CIDR}clientConnection: {{kubeconfig: {path:?}}}\n");
-        let agent = Agent::builder(build, &self.lab.node);
+        // Who owns its tables has to say so at each start, which is one transaction more.
+        let agent = Agent::builder(SHUNT, &self.lab.node).arg("--own-tables=false");
         // What is no concern of an operator shows that a test has made happen what it meant to.
         agent.arg("-v=4").config(&config)
     }
@@ -143,17 +125,13 @@ impl World {
         }
     }
 
-    /// Makes a Service and waits until it works: by then the agent has seen all that was written
-    /// before, and follows Services and slices.
-    #[track_caller]
+    /// Makes a Service, changes it, and waits each time until that works: by then the agent has seen all
+    /// that was written before, and follows Services and slices.
     pub(crate) fn mark(&self) -> Result<()> {
-        self.put_slices("marker", &[&self.lab.pod3])?;
-        self.api.put(marker())?;
-        self.lab.from(&self.lab.client).tcp(MARKER).eventually().reaches(&["pod-3"]);
-        self.put_slices("marker", &[&self.lab.pod1])?;
-        self.lab.from(&self.lab.client).tcp(MARKER).eventually().reaches(&["pod-1"]);
-        self.delete("marker")?;
-        self.assert_gone(&[MARKER]);
+        for _ in 0..2 {
+            self.marker.next(None).iter().try_for_each(|object| self.api.put(object))?;
+            self.marker.wait(self.lab.from(&self.lab.client))?;
+        }
         Ok(())
     }
 
@@ -177,10 +155,6 @@ pub(crate) fn web() -> Service {
 /// A Service with one address and port 80.
 pub(crate) fn cluster_ip_service(name: &str, ip: &str) -> Service {
     Service::new(name).port("tcp", Protocol::Tcp, 80).cluster_ips(&[ip])
-}
-
-fn marker() -> Service {
-    cluster_ip_service("marker", "10.96.0.99")
 }
 
 /// Slices for both families with these pods as endpoints.

@@ -44,30 +44,3 @@ fn what_is_written_is_what_is_in_force() {
         assert_eq!(first, second, "{arguments:?}");
     }
 }
-
-#[test]
-fn defaults_are_kube_proxys_but_for_a_few() {
-    let (defaults, _) = written(&[]);
-    for (path, expected) in [
-        ("/kind", "\"KubeProxyConfiguration\""),
-        ("/healthzBindAddress", "\"0.0.0.0:10256\""),
-        ("/metricsBindAddress", "\"127.0.0.1:10249\""),
-        ("/nftables/masqueradeBit", "14"),
-        ("/nftables/syncPeriod", "\"30s\""),
-        ("/nftables/minSyncPeriod", "\"0s\""),
-        ("/nodePortAddresses", "[\"0.0.0.0/0\",\"::/0\",\"127.0.0.0/8\"]"),
-        ("/oomScoreAdj", "-999"),
-        ("/configSyncPeriod", "\"15m0s\""),
-        ("/mode", "\"nftables\""),
-        ("/conntrack/maxPerCore", "32768"),
-        ("/conntrack/min", "131072"),
-        ("/conntrack/tcpEstablishedTimeout", "\"24h0m0s\""),
-        ("/conntrack/tcpCloseWaitTimeout", "\"1h0m0s\""),
-        ("/conntrack/udpTimeout", "\"0s\""),
-        ("/clientConnection/burst", "10"),
-        ("/logging/flushFrequency", "\"5s\""),
-    ] {
-        let found = defaults.pointer(path).unwrap_or(&serde_json::Value::Null);
-        assert_eq!(found.to_string(), expected, "{path}");
-    }
-}

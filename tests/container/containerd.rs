@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shunt_testbed::{Netns, Scratch, patience};
+use shunt_testbed::{Netns, TempDir, patience};
 
 /// How long the agent and containerd may take for what they do at once.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ const NAMESPACE: &str = "shunt-test";
 /// A running containerd.
 pub(crate) struct Containerd {
     process: Child,
-    scratch: Scratch,
+    scratch: TempDir,
 }
 
 impl Containerd {
@@ -44,7 +44,7 @@ impl Containerd {
 
     /// Starts one in this network namespace, which is the host network of its containers.
     pub(crate) fn start(netns: &Netns) -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let config = scratch.path().join("config.toml");
         let folder = scratch.path().display();
         // Version 2 is what versions 1 and 2 of containerd read.

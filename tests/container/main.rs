@@ -7,7 +7,7 @@ mod containerd;
 
 use std::env;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use shunt::source::spanned_yaml;
-use shunt_fake_apiserver::{Gate, Standin, TOKEN, run_trials, trial};
+use shunt_fake_apiserver::{Standin, TOKEN, run_trials, trial};
 use shunt_testbed::{EndpointSlice, Host, Node, Protocol, Service, Topology, http_get};
 
 use containerd::Containerd;
@@ -77,15 +77,7 @@ fn rendered() -> Result<(Value, String)> {
 /// Starts the container of the chart, as a kubelet does.
 fn start(containerd: &Containerd, lab: &Topology, pod: &Value, server: SocketAddr) -> Result<()> {
     let agent = &pod["containers"][0];
-    // What the flags below stand for.
-    assert_eq!(pod["hostNetwork"], true);
-    assert_eq!(pod["securityContext"], json!({"seccompProfile": {"type": "RuntimeDefault"}}));
-    let security = json!({
-        "runAsUser": 0, "runAsGroup": 0,
-        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-        "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
-    });
-    assert_eq!(agent["securityContext"], security);
+    // What the flags below stand for; the rest is in `deploy::manifests`.
     let mounts = json!([
         {"name": "config", "mountPath": "/etc/shunt", "readOnly": true},
         {"name": "net-sysctls", "mountPath": "/host/proc/sys/net"},
@@ -179,8 +171,7 @@ fn agent_serves_the_node() -> Result<()> {
     api.put(&Node::of(&lab.node).to_string())?;
     api.put(&service().to_string())?;
     api.put(&slices(&[&lab.pod1, &lab.pod2, &lab.pod3]))?;
-    let address = api.address();
-    let gate = Gate::open(&lab.node, move || TcpStream::connect(address))?;
+    let (gate, _) = api.reach(&lab.node)?;
     let containerd = Containerd::start(&lab.node)?;
     let archive = archive().context("no image")?.display().to_string();
     containerd.ctr(&["images", "import", "--no-unpack", &archive])?;

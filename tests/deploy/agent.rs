@@ -75,13 +75,6 @@ fn assert_programs(arguments: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn the_agent_works_with_net_admin_alone() -> Result<()> {
-    let manifests = repository("examples/demo").display().to_string();
-    // As the kubelet leaves it: the value that the agent is to have is the one that it has.
-    assert_programs(&["run", "--once", "--oom-score-adj=0", "--manifests", &manifests])
-}
-
-#[test]
 fn the_unit_starts_an_agent_that_works() -> Result<()> {
     let unit = read("deploy/systemd/shunt.service")?;
     let line = |key: &str| {

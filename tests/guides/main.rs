@@ -4,7 +4,6 @@
 //! Scripts come out of the guides as they are written there; only the placeholders are replaced.
 //! `KUBEBUILDER_ASSETS` names the folder with kube-apiserver, etcd and kubectl.
 
-mod kubeadm;
 mod manifests;
 mod moves;
 mod nodes;
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
         &[],
         &[
             ("manifests", manifests::manifests),
-            ("kubeadm_there_and_back", kubeadm::there_and_back),
+            ("kubeadm_there_and_back", moves::kubeadm),
             ("eks_there_and_back", moves::eks),
             ("talos_there_and_back", moves::talos),
             ("quick_start", moves::quick_start),

@@ -1,4 +1,4 @@
-//! The guides for EKS and Talos, there and back, and the cluster of the quick start.
+//! The guides for kubeadm, EKS and Talos, there and back, and the cluster of the quick start.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -21,6 +21,18 @@ struct Move {
     after: &'static [&'static str],
 }
 
+const KUBEADM: Move = Move {
+    guide: "deploy/guides/kubeadm.md",
+    cluster: include_str!("kubeadm.yaml"),
+    installed: "tests/fixtures/chart/kubeadm.yaml",
+    lookups: &[(
+        "kubectl -n kube-system get configmap kube-proxy",
+        "server: https://192.0.2.1:6443\n",
+    )],
+    before: &[],
+    after: &["shunt"],
+};
+
 const EKS: Move = Move {
     guide: "deploy/guides/eks.md",
     cluster: include_str!("eks.yaml"),
@@ -41,6 +53,26 @@ const TALOS: Move = Move {
     before: &[],
     after: &["shunt"],
 };
+
+pub(crate) fn kubeadm(kubernetes: &Kubernetes) -> Result<()> {
+    there_and_back(kubernetes, &KUBEADM)?;
+    let shell = Shell::new(kubernetes)?;
+    // Twice: an administrator who is not sure runs it again.
+    for _ in 0..2 {
+        shell
+            .run(&script(KUBEADM.guide, "kubectl -n kube-system get configmap kubeadm-config")?)?;
+        let kept = shell.run(
+            "kubectl -n kube-system get configmap kubeadm-config \
+                 -o jsonpath='{.data.ClusterConfiguration}'",
+        )?;
+        assert!(kept.contains("\nproxy:\n  disabled: true\n"), "{kept}");
+        assert_eq!(kept.matches("proxy:").count(), 1, "{kept}");
+        for line in ["  dnsDomain: cluster.local", "kubernetesVersion: v1.36.2", "scheduler: {}"] {
+            assert!(kept.lines().any(|it| it == line), "{line} is gone: {kept}");
+        }
+    }
+    Ok(())
+}
 
 pub(crate) fn eks(kubernetes: &Kubernetes) -> Result<()> {
     there_and_back(kubernetes, &EKS)

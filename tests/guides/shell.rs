@@ -5,17 +5,17 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Result, ensure};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::Scratch;
+use shunt_testbed::TempDir;
 
 /// A shell whose kubectl is an administrator of the cluster, in a folder of its own.
 pub(crate) struct Shell<'a> {
     kubernetes: &'a Kubernetes,
-    folder: Scratch,
+    folder: TempDir,
 }
 
 impl<'a> Shell<'a> {
     pub(crate) fn new(kubernetes: &'a Kubernetes) -> Result<Self> {
-        Ok(Self { kubernetes, folder: Scratch::new()? })
+        Ok(Self { kubernetes, folder: TempDir::new()? })
     }
 
     /// A shell that runs this script to its first error.

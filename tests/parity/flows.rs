@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::{Key, Kind, Kubernetes};
-use shunt_testbed::{EndpointSlice, Flow, Host, Protocol, Random, Reply, patience, seed};
+use shunt_testbed::{EndpointSlice, Flow, Host, Outcome, Protocol, Random, patience, seed};
 
 use crate::exceptions;
 use crate::objects::full;
@@ -466,7 +466,7 @@ impl<'a> Clients<'a> {
                     (false, false, 0) => lab.client.ipv6[0].into(),
                     (false, false, _) => format!("2001:db8:2::1:{number:x}").parse()?,
                 };
-                Flow::open(batch.protocol, source, batch.to)
+                Flow::open(batch.protocol, (source, 0), batch.to)
             };
             (0..FLOWS).map(flow).collect::<Result<Vec<Flow>>>()
         })?;
@@ -514,13 +514,15 @@ impl<'a> Clients<'a> {
             let endpoint = if asked_before { kept.endpoint.clone() } else { tracked.to_owned() };
             let endpoint = endpoint.as_str();
             let reply = match &flow.reply {
-                Reply::Server(server) if server.split(':').next() == Some(endpoint) => {
-                    "answered".to_owned()
+                Some(Outcome::Reached { server, .. }) => {
+                    match server.split(':').next() == Some(endpoint) {
+                        true => "answered".to_owned(),
+                        false => format!("answered by {server}, not {endpoint}"),
+                    }
                 }
-                Reply::Server(server) => format!("answered by {server}, not {endpoint}"),
-                Reply::Refused => "refused".to_owned(),
-                Reply::Failed(errno) => format!("{errno:?}"),
-                Reply::Nothing => "silence".to_owned(),
+                Some(outcome) if outcome.is_refused() => "refused".to_owned(),
+                Some(outcome) => outcome.to_string(),
+                None => "silence".to_owned(),
             };
             let pod = PODS.iter().position(|pod| *pod == endpoint);
             let observed = Observed {

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker};
-use shunt_testbed::{Agent, Echo, Host, Program, Scratch, Topology};
+use shunt_testbed::{Agent, Echo, Host, Program, TempDir, Topology};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -39,12 +39,7 @@ impl Side {
             }
         }
         // Everybody can send to Services by way of the node.
-        for network in ["10.96.0.0/12", "203.0.113.0/24", "198.51.100.0/24"] {
-            lab.node2.ip(&format!("route add {network} via {}", lab.node.ipv4[0]))?;
-        }
-        for network in ["fd00:96::/108", "2001:db8:113::/64", "2001:db8:51::/64"] {
-            lab.node2.ip(&format!("route add {network} via {}", lab.node.ipv6[0]))?;
-        }
+        lab.route_services(&lab.node2)?;
         let (gate, kubeconfig) = kubernetes.reach(&lab.node)?;
         Ok(Self { name, lab, _gate: gate, kubeconfig, _servers: servers })
     }
@@ -75,7 +70,7 @@ pub(crate) struct World<'a> {
     marker: Marker,
     zone: Cell<Option<&'static str>>,
     addresses: &'a [(&'a str, &'a str)],
-    _folder: Scratch,
+    _folder: TempDir,
 }
 
 impl<'a> World<'a> {
@@ -98,7 +93,7 @@ impl<'a> World<'a> {
         let reference = Side::new("kube-proxy", kubernetes)?;
         let shunt = Side::new("shunt", kubernetes)?;
         put_node(kubernetes, None, addresses)?;
-        let folder = Scratch::new()?;
+        let folder = TempDir::new()?;
         let of_kube_proxy =
             format!("logging: {{verbosity: 4}}\n{}", configuration(&reference, settings));
         let node = &reference.lab.node;
@@ -145,7 +140,7 @@ impl<'a> World<'a> {
         }
         for side in self.sides() {
             self.marker
-                .wait(&side.lab)
+                .wait(side.lab.from(&side.lab.client))
                 .with_context(|| format!("{}\n{}", side.name, self.logs()))?;
         }
         Ok(())

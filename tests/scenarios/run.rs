@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Key, Kubernetes, Marker};
 use shunt_testbed::{
-    Echo, Exposition, Flow, Host, METRICS_PORT, Protocol, Reply, Topology, http_get, patience,
+    Echo, Exposition, Flow, Host, METRICS_PORT, Outcome, Protocol, Topology, http_get, patience,
 };
 
 use crate::expect::{Sessions, Targets, cells, check};
@@ -88,7 +88,7 @@ impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, kind: Kind, kubernetes: Option<&'a Kubernetes>) -> Result<Self> {
         let lab = Topology::new()?;
         if scenario.bridge {
-            lab.put_pods_on_bridge(true)?;
+            lab.put_pods_on_bridge()?;
         }
         let pods = lab.serve(TARGET)?;
         let source = Source::new(&lab, kubernetes)?;
@@ -347,7 +347,7 @@ impl<'a> World<'a> {
         for object in self.marker.next(self.zone.as_deref()) {
             self.source.put(&object)?;
         }
-        self.marker.wait(&self.lab)
+        self.marker.wait(self.lab.from(&self.lab.client))
     }
 
     fn open(&mut self, name: &str, to: &str) -> Result<()> {
@@ -378,7 +378,7 @@ impl<'a> World<'a> {
         for host in hosts {
             for &(protocol, to) in &to {
                 let source = host.ip_like(to.ip()).context("a host without address")?;
-                flows.push(host.run(|| Flow::open(protocol, source, to))?);
+                flows.push(host.run(|| Flow::open(protocol, (source, 0), to))?);
             }
         }
         self.flows.insert(name.to_owned(), flows);
@@ -396,7 +396,7 @@ impl<'a> World<'a> {
                 let mut all: Vec<&mut Flow> = flows.iter_mut().collect();
                 Flow::ask_all(&mut all, patience(ANSWER))?;
                 let outcome = Expected::parse(outcome)?;
-                let differs = flows.iter().filter(|flow| !answers(&flow.reply, &outcome));
+                let differs = flows.iter().filter(|flow| !answers(flow.reply.as_ref(), &outcome));
                 wrong.extend(differs.map(|flow| format!("{name}, {}: {:?}", flow.to, flow.reply)));
             }
             if wrong.is_empty() {
@@ -453,14 +453,16 @@ fn sample(scraped: &Exposition, name: &str) -> Option<f64> {
     scraped.value(name, &labels)
 }
 
-fn answers(reply: &Reply, expected: &Expected) -> bool {
+fn answers(reply: Option<&Outcome>, expected: &Expected) -> bool {
     match expected {
         Expected::Reach(servers, _) | Expected::Stick(servers) => {
-            matches!(reply, Reply::Server(server) if servers.contains(server))
+            matches!(reply, Some(Outcome::Reached { server, .. }) if servers.contains(server))
         }
         Expected::Share(_) => false,
-        Expected::Refused => *reply == Reply::Refused,
-        Expected::Dropped => *reply == Reply::Nothing,
-        Expected::Unhandled | Expected::Unreachable => matches!(reply, Reply::Failed(_)),
+        Expected::Refused => reply.is_some_and(Outcome::is_refused),
+        Expected::Dropped => reply.is_none(),
+        Expected::Unhandled | Expected::Unreachable => {
+            reply.is_some_and(|reply| reply.error().is_some())
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes};
-use shunt_testbed::{Agent, ManifestDir, Program, Scratch, Topology};
+use shunt_testbed::{Agent, ManifestDir, Program, TempDir, Topology};
 
 use crate::language::Scenario;
 
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 pub(crate) struct Source<'a> {
     objects: Objects<'a>,
     /// The folder of the configuration.
-    folder: Scratch,
+    folder: TempDir,
 }
 
 enum Objects<'a> {
@@ -47,7 +47,7 @@ impl<'a> Source<'a> {
                 Objects::Api { kubernetes, _gate: Box::new(gate), kubeconfig }
             }
         };
-        Ok(Self { objects, folder: Scratch::new()? })
+        Ok(Self { objects, folder: TempDir::new()? })
     }
 
     /// Makes or replaces an object.

@@ -10,7 +10,7 @@ use shunt_core::plan::ChainName;
 use shunt_testbed::{Agent, AgentBuilder, HEALTH_PORT, Host, Netns};
 
 use crate::cluster::Cluster;
-use crate::report::{Growth, Sample};
+use crate::report::Growth;
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
@@ -27,9 +27,8 @@ pub(crate) struct Agents {
 
 struct Inner {
     current: Option<Agent>,
-    started: Instant,
-    /// Of the one that runs.
-    samples: Vec<Sample>,
+    /// The memory of the one that runs.
+    samples: Vec<u64>,
     /// Transactions of those that ended in good order.
     commits: f64,
     over: bool,
@@ -50,7 +49,6 @@ impl Agents {
         let agent = builder(cluster, true)?.start()?;
         let inner = Arc::new(Mutex::new(Inner {
             current: Some(agent),
-            started: Instant::now(),
             samples: Vec::new(),
             commits: 0.0,
             over: false,
@@ -192,16 +190,12 @@ impl Inner {
 
     fn take(&mut self, agent: Agent) {
         self.current = Some(agent);
-        self.started = Instant::now();
         self.samples.clear();
     }
 
     fn sample(&mut self) {
         let resident = self.current.as_ref().and_then(|agent| agent.resident().ok());
-        if let Some(resident) = resident {
-            let after = self.started.elapsed();
-            self.samples.push(Sample { after, resident });
-        }
+        self.samples.extend(resident);
     }
 }
 

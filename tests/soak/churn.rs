@@ -10,21 +10,13 @@ use shunt_fake_apiserver::{Key, Kind};
 use shunt_testbed::Random;
 
 use crate::cluster::{Cluster, changing, endpoints, name};
-use crate::disturbances::Plan;
+use crate::disturbances::{Counts, Plan};
 
-/// How many objects were changed.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    /// EndpointSlices that were replaced.
-    pub(crate) slices: usize,
-    /// Services that were replaced.
-    pub(crate) services: usize,
-    /// Services that were deleted, and those that were made anew.
-    pub(crate) deleted: usize,
-    pub(crate) made: usize,
-    /// New labels of our Node.
-    pub(crate) nodes: usize,
-}
+/// Our Node gets another zone.
+const NODE: &str = "new labels of the Node";
+
+/// How many sorts of changes there are.
+pub(crate) const SORTS: usize = 5;
 
 /// Changes objects until it is over.
 pub(crate) fn churn(
@@ -32,23 +24,23 @@ pub(crate) fn churn(
     plan: &Plan,
     mut random: Random,
     over: &AtomicBool,
-) -> Result<Changes> {
-    let mut changes = Changes::default();
+) -> Result<Counts> {
+    let mut changes = Counts::new();
     let mut gone: Vec<usize> = Vec::new();
     let pause = Duration::from_secs(1) / plan.changes_per_second;
     let mut next = Instant::now();
     while !over.load(Ordering::Relaxed) {
         let n = random.below(plan.services);
         // Rare as it is, it happens in any case.
-        match if changes.nodes == 0 { 0 } else { random.below(100) } {
+        let sort = match if changes.contains_key(NODE) { random.below(100) } else { 0 } {
             0 => {
                 cluster.put_node(["a", "b", "c"][random.below(3)])?;
-                changes.nodes += 1;
+                NODE
             }
             1..8 if !gone.contains(&n) => {
                 delete(cluster, n)?;
                 gone.push(n);
-                changes.deleted += 1;
+                "Services deleted"
             }
             8..20 if !gone.is_empty() => {
                 let n = gone.swap_remove(random.below(gone.len()));
@@ -60,18 +52,19 @@ pub(crate) fn churn(
                     cluster.api.put(endpoints(n, &mut random))?;
                     cluster.api.put(changing(n, &mut random))?;
                 }
-                changes.made += 1;
+                "Services made anew"
             }
             20..35 if !gone.contains(&n) => {
                 cluster.api.put(changing(n, &mut random))?;
-                changes.services += 1;
+                "Services replaced"
             }
             _ if !gone.contains(&n) => {
                 cluster.api.put(endpoints(n, &mut random))?;
-                changes.slices += 1;
+                "EndpointSlices replaced"
             }
-            _ => {}
-        }
+            _ => continue,
+        };
+        *changes.entry(sort).or_default() += 1;
         next += pause;
         thread::sleep(next.saturating_duration_since(Instant::now()));
     }

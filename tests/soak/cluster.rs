@@ -1,7 +1,7 @@
 //! The testbed with an API server, Services that do not change, and many that do.
 
 use anyhow::Result;
-use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_fake_apiserver::{Api, Gate, Kubeconfig, Marker, Standin, TOKEN};
 use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Random, Service, Topology};
 
 /// The port that the servers in the pods listen on.
@@ -28,18 +28,10 @@ impl Cluster {
         let servers = lab.serve(TARGET)?;
         let standin = api.standin()?;
         standin.put(SERVICE_CIDR)?;
-        standin.configure(|settings| {
-            settings.bookmarks = Some(std::time::Duration::from_secs(2));
-        });
-        let gate = Gate::open(&lab.node, api.connector())?;
-        let kubeconfig = |address: String| -> Result<Kubeconfig> {
-            let authority = api.authority().unwrap_or_default();
-            let kubeconfig = Kubeconfig::new(&format!("https://{address}"))?;
-            kubeconfig.authority(&authority)?.token_file(TOKEN)
-        };
-        let (through_gate, direct) =
-            (kubeconfig(gate.address().to_string())?, kubeconfig(standin.address().to_string())?);
-        let cluster = Self { lab, api, gate, kubeconfig: through_gate, direct, _servers: servers };
+        let (gate, kubeconfig) = api.reach(&lab.node)?;
+        let direct = Kubeconfig::new(&format!("https://{}", standin.address()))?;
+        let direct = direct.authority(&api.authority().unwrap_or_default())?.token_file(TOKEN)?;
+        let cluster = Self { lab, api, gate, kubeconfig, direct, _servers: servers };
         cluster.put_node("a")?;
         cluster.api.put(stable())?;
         cluster.put_slices("stable", &[&cluster.lab.pod1, &cluster.lab.pod2, &cluster.lab.pod3])?;
@@ -79,22 +71,15 @@ impl Cluster {
         self.api.put(EndpointSlice::pair(service, |slice| slice.all_protocols(TARGET).hosts(pods)))
     }
 
-    /// Makes a Service and waits until it works, and until it is gone again: by then the agent has
-    /// seen all that was written before.
+    /// Makes a Service, changes it, and waits each time until that works: by then the agent has seen all
+    /// that was written before.
     pub(crate) fn mark(&self) -> Result<()> {
-        let marker = Service::new("marker").all_protocols(80, None).cluster_ips(&["10.96.0.99"]);
-        // Not from where traffic comes from: some of these get no answer.
-        let probe = || self.lab.from(&self.lab.pod1).tcp("10.96.0.99:80");
-        let patience = std::time::Duration::from_secs(60);
-        self.put_slices("marker", &[&self.lab.pod3])?;
-        self.api.put(marker)?;
-        probe().within(patience).reaches(&["pod-3"]);
-        self.put_slices("marker", &[&self.lab.pod1])?;
-        probe().within(patience).reaches(&["pod-1"]);
-        self.api.delete(&Key::new(Kind::Service, "marker"))?;
-        self.api.delete(&Key::new(Kind::EndpointSlice, "marker-v4"))?;
-        self.api.delete(&Key::new(Kind::EndpointSlice, "marker-v6"))?;
-        probe().within(patience).dropped();
+        let marker = Marker::default();
+        for _ in 0..2 {
+            marker.next(None).iter().try_for_each(|object| self.api.put(object))?;
+            // Not from where traffic comes from: some of these get no answer.
+            marker.wait(self.lab.from(&self.lab.pod1))?;
+        }
         Ok(())
     }
 }

@@ -94,6 +94,6 @@ fn nothing_is_lost_and_nothing_grows(api: Api) -> Result<()> {
     let delivered = traffic.stop();
     let differences = agents.stop_and_compare(&cluster)?;
     let report = Report { changes, happened, commits, delivered, growth, differences };
-    print!("{report}");
+    println!("{report:#?}");
     report.verdict().with_context(|| format!("SHUNT_SEED={seed}; the last agent's log:\n{agent}"))
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt::source::spanned_yaml;
 use shunt_fake_apiserver::{Kubernetes, kubernetes};
-use shunt_testbed::Scratch;
+use shunt_testbed::TempDir;
 
 use crate::world::{Version, previous};
 
@@ -32,7 +32,7 @@ pub(crate) fn ready() -> Result<(), String> {
 /// kubectl in a folder of its own.
 struct Kubectl<'a> {
     kubernetes: &'a Kubernetes,
-    folder: Scratch,
+    folder: TempDir,
 }
 
 impl Kubectl<'_> {
@@ -69,7 +69,7 @@ impl Kubectl<'_> {
 /// cluster. Objects of kubeadm are untouched.
 pub(crate) fn applied() -> Result<()> {
     let kubernetes = kubernetes()?;
-    let kubectl = Kubectl { kubernetes: &kubernetes, folder: Scratch::new()? };
+    let kubectl = Kubectl { kubernetes: &kubernetes, folder: TempDir::new()? };
     kubectl.write("kubeadm.yaml", OF_KUBEADM)?;
     kubectl.run("create -f kubeadm.yaml")?;
     let before = kubectl.run("get -o json -f kubeadm.yaml")?;

@@ -1,10 +1,10 @@
 //! Configuration files of one version in the hands of the other.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use shunt::source::spanned_yaml::{self, typed};
 
-use crate::world::{Version, World};
+use crate::world::{CLUSTER_IP, PODS, Version, World};
 
 /// The chart with its default values, and the file in its ConfigMap.
 const RENDERED: &str = "deploy/kustomize/base/shunt.yaml";
@@ -23,6 +23,33 @@ pub(crate) fn unknown_fields() -> Result<()> {
         let agent = world.agent(agent, &settings)?.start().with_context(|| format!("{file:?}"))?;
         agent.wait_for_log(&["fromTheFuture"])?;
         world.assert_changes_apply()?;
+        agent.stop()?;
+    }
+    Ok(())
+}
+
+/// The ports are open as long as a version with the proxy runs. A version without the proxy rejects the
+/// setting by its name.
+pub(crate) fn node_ports_on_localhost() -> Result<()> {
+    const SETTINGS: &str = "nodePortAddresses: [primary, localhost]\n";
+    let world = World::new("")?;
+    for version in Version::THERE_AND_BACK {
+        let node = world.lab.from(&world.lab.node).tcp("127.0.0.1:30080").eventually();
+        let agent = match world.agent(version, SETTINGS)?.start() {
+            Ok(agent) => {
+                node.reaches(&PODS);
+                agent
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                let rejects = error.contains("nodePortAddresses");
+                ensure!(version == Version::Previous && rejects, "{version:?}: {error}");
+                let agent = world.agent(version, "")?.start()?;
+                node.refused();
+                agent
+            }
+        };
+        world.lab.from(&world.lab.client).tcp(CLUSTER_IP).reaches(&PODS);
         agent.stop()?;
     }
     Ok(())

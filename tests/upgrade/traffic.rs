@@ -6,77 +6,72 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use shunt_testbed::{Agent, Protocol, Traffic};
 
-use crate::world::{CLUSTER_IP, Version, World};
+use crate::world::{CLUSTER_IP, VERSION, Version, World, text};
 
 /// How an agent ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    Terminated,
-    Killed,
+type End = fn(Agent) -> Result<()>;
+
+/// The ways in which an agent is replaced: how it ends, and whether the next one waits for that.
+const WAYS: [(End, bool); 4] =
+    [(Agent::stop, false), (Agent::kill, false), (Agent::stop, true), (Agent::kill, true)];
+
+pub(crate) fn replaced() -> Result<()> {
+    there_and_back(&World::new("")?)
 }
 
-impl Ending {
-    fn end(self, agent: Agent) -> Result<()> {
-        match self {
-            Self::Terminated => agent.stop(),
-            Self::Killed => agent.kill(),
-        }
+/// Another version changes nothing, unless it has another layout.
+pub(crate) fn unchanged_layout() -> Result<()> {
+    let world = World::with_unchanged_layout()?;
+    world.agent(Version::Previous, "")?.start()?.stop()?;
+    let generation = world.lab.node.nft_generation()?;
+    for version in Version::THERE_AND_BACK {
+        let agent = world.agent(version, "")?.arg("--own-tables=false").start()?;
+        let status = text(&world.command(version, &["status"])?);
+        let own = VERSION[usize::from(version == Version::Previous)];
+        ensure!(status.contains(&format!("shunt {own}")), "{version:?}: {status}");
+        agent.stop()?;
     }
+    assert_eq!(world.lab.node.nft_generation()?, generation, "something was written");
+    there_and_back(&world)
 }
 
-pub(crate) fn terminated() -> Result<()> {
-    there_and_back(Ending::Terminated, false)
-}
-
-pub(crate) fn killed() -> Result<()> {
-    there_and_back(Ending::Killed, false)
-}
-
-pub(crate) fn terminated_before_one_that_waits() -> Result<()> {
-    there_and_back(Ending::Terminated, true)
-}
-
-pub(crate) fn killed_before_one_that_waits() -> Result<()> {
-    there_and_back(Ending::Killed, true)
-}
-
-/// New connections all the time, and one of each client that stays open, through an upgrade, a
-/// downgrade, and the upgrade after it.
-fn there_and_back(ending: Ending, waits: bool) -> Result<()> {
-    let world = World::new("")?;
+/// New connections all the time, and one of each client that stays open, through upgrades and downgrades.
+fn there_and_back(world: &World) -> Result<()> {
     let lab = &world.lab;
     let mut agent = world.agent(Version::Previous, "")?.start()?;
     world.assert_changes_apply()?;
-    let mut layouts = BTreeSet::from([layout(&world)?]);
-    let flows = [
-        (&lab.client, Protocol::Tcp, "203.0.113.10:80"),
-        (&lab.client, Protocol::Udp, CLUSTER_IP),
-        (&lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
-        (&lab.pod1, Protocol::Udp, "[2001:db8:113::10]:80"),
-        (&lab.node2, Protocol::Sctp, "192.0.2.10:30080"),
-    ];
-    let traffic = Traffic::start(flows, Duration::from_micros(200))?;
-    for next in &Version::THERE_AND_BACK[1..] {
-        traffic.more(50)?;
-        let next = world.agent(*next, "")?;
-        agent = if waits {
-            let next = next.spawn()?;
-            next.wait_for_log(&["waiting until it ends"])?;
-            ending.end(agent)?;
-            next.wait_ready()?;
-            next
-        } else {
-            ending.end(agent)?;
-            traffic.more(20)?;
-            next.start()?
-        };
-        traffic.more(100)?;
-        layouts.insert(layout(&world)?);
-    }
-    let delivered = traffic.stop();
-    match layouts.len() {
-        1 => delivered.all()?,
-        _ => delivered.all_but_one_untranslated()?,
+    for (end, waits) in WAYS {
+        let flows = [
+            (&lab.client, Protocol::Tcp, "203.0.113.10:80"),
+            (&lab.client, Protocol::Udp, CLUSTER_IP),
+            (&lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
+            (&lab.pod1, Protocol::Udp, "[2001:db8:113::10]:80"),
+            (&lab.node2, Protocol::Sctp, "192.0.2.10:30080"),
+        ];
+        let mut layouts = BTreeSet::from([layout(world)?]);
+        let traffic = Traffic::start(flows, Duration::from_micros(200))?;
+        for next in [Version::Current, Version::Previous] {
+            traffic.more(50)?;
+            let next = world.agent(next, "")?;
+            agent = if waits {
+                let next = next.spawn()?;
+                next.wait_for_log(&["waiting until it ends"])?;
+                end(agent)?;
+                next.wait_ready()?;
+                next
+            } else {
+                end(agent)?;
+                traffic.more(20)?;
+                next.start()?
+            };
+            traffic.more(50)?;
+            layouts.insert(layout(world)?);
+        }
+        let delivered = traffic.stop();
+        match layouts.len() {
+            1 => delivered.all()?,
+            _ => delivered.all_but_one_untranslated()?,
+        }
     }
     world.assert_changes_apply()?;
     agent.stop()

@@ -1,13 +1,15 @@
 //! What every scenario starts from: the testbed, and agents of both versions.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use shunt_core::plan::LAYOUT_COMMENT;
 use shunt_testbed::{
     Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, ManifestDir, Node, Service,
-    Topology,
+    TempDir, Topology,
 };
 
 /// The folder of the previous version: its agent `shunt`, and its files in `source`.
@@ -36,28 +38,53 @@ impl Version {
     pub(crate) const THERE_AND_BACK: [Self; 4] =
         [Self::Previous, Self::Current, Self::Previous, Self::Current];
 
-    fn binary(self) -> Result<PathBuf> {
-        match self {
-            Self::Previous => Ok(previous().map_err(anyhow::Error::msg)?.join("shunt")),
-            Self::Current => Ok(env!("CARGO_BIN_EXE_shunt").into()),
-        }
-    }
-
     /// Reads a file of the repository, as of this version.
     pub(crate) fn read(self, path: &str) -> Result<String> {
-        let folder = match self {
-            Self::Previous => previous().map_err(anyhow::Error::msg)?.join("source"),
-            Self::Current => Path::new(env!("CARGO_MANIFEST_DIR")).to_owned(),
+        let folder = match (self, previous()) {
+            (Self::Previous, Ok(folder)) => folder.join("source"),
+            _ => Path::new(env!("CARGO_MANIFEST_DIR")).to_owned(),
         };
         let path = folder.join(path);
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 }
 
-/// The testbed with servers in all pods, and a directory of manifests.
+/// The agent of this build.
+const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+
+/// The version and the layout of this build, and those of another one.
+pub(crate) const VERSION: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.9"];
+const LAYOUT: [&str; 2] = [LAYOUT_COMMENT, "shunt layout 1"];
+
+/// Another build: this one, where these constants are others.
+fn build_with(folder: &Path, constants: &[[&str; 2]]) -> Result<PathBuf> {
+    let mut program = fs::read(SHUNT)?;
+    for [own, other] in constants {
+        ensure!(own.len() == other.len() && own != other, "{own:?} for {other:?}");
+        let windows = program.windows(own.len()).enumerate();
+        let places = windows.filter(|(_, bytes)| *bytes == own.as_bytes()).map(|(at, _)| at);
+        let places: Vec<usize> = places.collect();
+        ensure!(!places.is_empty(), "{SHUNT} has no text {own:?}");
+        for at in places {
+            program[at..at + own.len()].copy_from_slice(other.as_bytes());
+        }
+    }
+    let (written, path) = (folder.join("written"), folder.join("shunt"));
+    fs::write(&written, program)?;
+    fs::set_permissions(&written, fs::metadata(SHUNT)?.permissions())?;
+    // What this process has open to be written cannot be executed, nor what its children have that are
+    // about to execute something else.
+    let copied = Command::new("cp").arg("--preserve=mode").arg(written).arg(&path).status()?;
+    ensure!(copied.success(), "cp: {copied}");
+    Ok(path)
+}
+
+/// The testbed with servers in all pods, a directory of manifests, and the agent of the previous version.
 pub(crate) struct World {
     pub(crate) lab: Topology,
     pub(crate) manifests: ManifestDir,
+    previous: PathBuf,
+    _folder: TempDir,
     _servers: Vec<Echo>,
 }
 
@@ -72,9 +99,28 @@ impl World {
         let web = web.metadata("creationTimestamp: 2020-01-01T00:00:00Z");
         let web = if fields.is_empty() { web } else { web.spec(fields) };
         manifests.write("web.yaml", web)?;
-        let world = Self { lab, manifests, _servers: servers };
+        let folder = TempDir::new()?;
+        let previous = match previous() {
+            Ok(folder) => folder.join("shunt"),
+            Err(_) => build_with(folder.path(), &[VERSION, LAYOUT])?,
+        };
+        let world = Self { lab, manifests, previous, _folder: folder, _servers: servers };
         world.set_endpoints(&[&world.lab.pod1, &world.lab.pod2, &world.lab.pod3])?;
         Ok(world)
+    }
+
+    /// With another version that has the layout of this one.
+    pub(crate) fn with_unchanged_layout() -> Result<Self> {
+        let mut world = Self::new("")?;
+        world.previous = build_with(world._folder.path(), &[VERSION])?;
+        Ok(world)
+    }
+
+    fn binary(&self, version: Version) -> &Path {
+        match version {
+            Version::Previous => &self.previous,
+            Version::Current => Path::new(SHUNT),
+        }
     }
 
     /// Replaces the endpoints of the Service.
@@ -85,13 +131,13 @@ impl World {
 
     /// An agent of this version with [`CLUSTER_CIDR`] and more settings.
     pub(crate) fn agent(&self, version: Version, settings: &str) -> Result<AgentBuilder> {
-        let agent = Agent::builder(version.binary()?, &self.lab.node).manifests(&self.manifests);
+        let agent = Agent::builder(self.binary(version), &self.lab.node).manifests(&self.manifests);
         agent.config(&format!("{CLUSTER_CIDR}{settings}"))
     }
 
     /// Runs a command of this version on the node, to its end.
     pub(crate) fn command(&self, version: Version, words: &[&str]) -> Result<Output> {
-        let output = self.lab.node.command(version.binary()?).args(words).output()?;
+        let output = self.lab.node.command(self.binary(version)).args(words).output()?;
         ensure!(output.status.code().is_some(), "{version:?} {words:?}: {}", text(&output));
         Ok(output)
     }

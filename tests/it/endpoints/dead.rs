@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_testbed::{Flow, Host, Protocol, Reply};
+use shunt_testbed::{Flow, Host, Outcome, Protocol};
 
 use crate::world::{CLUSTER_CIDR, TARGET, World, manifest, web};
 
@@ -53,14 +53,14 @@ fn insist(host: &Host, to: SocketAddr, patience: Duration) -> Result<String> {
     let mut from = unbound;
     loop {
         // Another socket may have the port meanwhile.
-        let open = |from| Flow::open_from(Protocol::Tcp, from, to);
+        let open = |from| Flow::open(Protocol::Tcp, from, to);
         let mut attempt = host.run(|| open(from).or_else(|_| open(unbound)))?;
         from.set_port(attempt.source.port());
         let last = match attempt.server(TWO_SYNS) {
             Ok(server) => return Ok(server),
             Err(error) => error,
         };
-        if attempt.reply == Reply::Refused {
+        if attempt.reply.as_ref().is_some_and(Outcome::is_refused) {
             return Err(last);
         }
         ensure!(began.elapsed() < patience, "no server in {patience:?}: {last}");
@@ -189,7 +189,7 @@ fn lost_answers_reset_no_connection() -> Result<()> {
     }
     let resets = |outcomes: Vec<Result<String>>| {
         let is_reset = |it: &&Result<String>| {
-            it.as_ref().is_err_and(|error| error.to_string().contains("Refused"))
+            it.as_ref().is_err_and(|error| error.to_string().contains("Reset"))
         };
         outcomes.iter().filter(is_reset).count()
     };

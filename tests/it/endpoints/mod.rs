@@ -2,7 +2,6 @@
 //! of them, hash tables without room, a map of affinity that is full.
 
 mod affinity;
-pub(crate) mod changes;
-mod dead;
+pub(crate) mod dead;
 mod hash;
 mod slices;

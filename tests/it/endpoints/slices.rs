@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use shunt_testbed::{EndpointSlice, Protocol, eventually};
 
-use super::changes::Changes;
 use crate::world::{TARGET, World, web};
 
 const MANY: u16 = 5_000;
@@ -60,7 +59,7 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
 
     world.manifests.write("web.yaml", web())?;
     world.manifests.write("slices.yaml", many_endpoints(0..MANY / PER_SLICE)?)?;
-    let changes = Changes::start(&world)?;
+    let _agent = world.start()?;
     wait_for_pools(MANY)?;
     let to: [SocketAddr; 2] = ["10.96.0.10:80".parse()?, "[fd00:96::10]:80".parse()?];
     let cases = to.map(|to| Protocol::ALL.map(|protocol| (to, protocol))).concat();
@@ -81,7 +80,7 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
         assert!(servers.len() > 160, "{to}{protocol}: 200 connections to only {}", servers.len());
     }
 
-    changes.write(&world, "slices.yaml", many_endpoints(1..MANY / PER_SLICE)?)?;
+    world.manifests.write("slices.yaml", many_endpoints(1..MANY / PER_SLICE)?)?;
     wait_for_pools(MANY - PER_SLICE)?;
     for (to, protocol) in cases {
         lab.from(&lab.client).probe(protocol, to).reaches(&["pod-3"]);

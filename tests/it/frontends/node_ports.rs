@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shunt_testbed::{Echo, Flow, Protocol, Reply};
+use shunt_testbed::{Echo, Flow, Outcome, Protocol};
 
 use crate::world::{CLUSTER_CIDR, World};
 
@@ -33,11 +33,12 @@ fn flow_from_before_an_address_has_node_ports_reaches_a_pod() -> Result<()> {
         let source = client.ip_like(to.ip()).context("an address")?;
         kill(process, Signal::SIGSTOP)?;
         node.ip(&format!("addr add {ip} dev extra"))?;
-        let mut flow = client.run(|| Flow::open(Protocol::Udp, source, to))?;
+        let mut flow = client.run(|| Flow::open(Protocol::Udp, (source, 0), to))?;
         let start = Instant::now();
         let mut wait_for = |servers: &[&str]| loop {
             Flow::ask_all(&mut [&mut flow], Duration::from_millis(300))?;
-            if matches!(&flow.reply, Reply::Server(server) if servers.contains(&&**server)) {
+            if matches!(&flow.reply, Some(Outcome::Reached { server, .. }) if servers.contains(&&**server))
+            {
                 return Ok(());
             }
             ensure!(start.elapsed() < PATIENCE, "{ip}: {:?} instead of {servers:?}", flow.reply);

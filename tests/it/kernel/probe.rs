@@ -1,13 +1,11 @@
 //! What `shunt check` asks the kernel, and that nothing of it stays.
 
 use anyhow::Result;
-use nfnetlink::nft::{
-    Batch, Error, Kernel, Socket, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST, TableFamily,
-};
+use nfnetlink::nft::{Batch, Kernel, Socket, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 use shunt::dataplane::{has_owned_tables, missing_features};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
-use shunt_testbed::{Netns, eventually};
+use shunt_testbed::Netns;
 
 const TABLE: &str = "probe";
 
@@ -41,27 +39,6 @@ fn no_feature_is_missing_for_any_configuration() -> Result<()> {
     }
     assert_eq!(ns.output("nft", &["list", "tables"])?, "");
     Ok(())
-}
-
-/// No packet meets the table, and a process that is killed before the deletion leaves none.
-#[test]
-fn table_of_the_probe_ends_with_its_socket() -> Result<()> {
-    let ns = Netns::new()?;
-    let mut kernel = kernel(&ns)?;
-    let mut batch = Batch::new(None);
-    batch.add_table(TableFamily::Ip, TABLE, TABLE_DORMANT | TABLE_OWNER, TABLE);
-    match kernel.commit(&batch.finish()) {
-        Ok(()) => {}
-        // Before Linux 5.12.
-        Err(Error::Refused(_)) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    }
-    assert!(ns.output("nft", &["list", "tables"])?.contains(TABLE));
-    drop(kernel);
-    // A process that another test starts has a copy of the socket until it executes its program.
-    eventually("the end of the table", || {
-        Ok(ns.output("nft", &["list", "tables"])?.is_empty().then_some(()))
-    })
 }
 
 #[test]

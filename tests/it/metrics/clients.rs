@@ -1,11 +1,11 @@
 //! Clients that connect and then stay idle, are slow, or never read: they delay no others.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,9 @@ use nix::sys::socket::sockopt::{RcvBuf, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket,
 };
-use shunt_testbed::{Agent, HEALTH_PORT, Host, METRICS_PORT, Netns, Node, Protocol, Service};
+use shunt_testbed::{
+    Agent, HEALTH_PORT, Host, METRICS_PORT, Node, Protocol, Service, eventually, http_get,
+};
 
 use crate::world::{World, allow_files, http_service, http_slices};
 
@@ -48,20 +50,15 @@ fn start(world: &World, wrapper: &[&str]) -> Result<Agent> {
         format!("{}{}", local_service(), http_slices("local", &[&world.lab.pod1])),
     )?;
     let agent = world.plain_agent().wrapper(wrapper).start()?;
-    let start = Instant::now();
-    while !ask(world, NODE, CHECKED).is_ok_and(|status| status == 200) {
-        ensure!(start.elapsed() < Duration::from_secs(60), "{}", agent.log());
-        thread::sleep(Duration::from_millis(5));
-    }
+    let to = (NODE, CHECKED).into();
+    eventually("a local endpoint", || {
+        let answer = http_get(&world.lab.node, to, "/");
+        Ok(answer.is_ok_and(|answer| answer.status == 200).then_some(()))
+    })?;
     Ok(agent)
 }
 
-/// The status of an answer.
-fn ask(world: &World, ip: Ipv4Addr, port: u16) -> Result<u16> {
-    world.lab.node.run(|| get(TcpStream::connect((ip, port))?, port))
-}
-
-/// The same over a connection to the server of that port.
+/// The status of an answer over a connection to the server of that port.
 fn get(mut stream: TcpStream, port: u16) -> Result<u16> {
     let path = if port == METRICS_PORT { "/metrics" } else { "/livez" };
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -86,23 +83,20 @@ fn agent_without_processor(agent: &Agent) -> Duration {
     threads.map(|thread| without_processor(&thread.path().join("schedstat"))).sum()
 }
 
-/// Asserts that each server answers in time.
-#[track_caller]
-fn assert_answers(world: &World, agent: &Agent) {
+/// Fails unless each server answers in time.
+fn answers(world: &World, agent: &Agent) -> Result<()> {
     for (ip, port) in SERVERS {
-        let asked = world.lab.node.run(|| {
+        let (status, took) = world.lab.node.run(|| {
             let own = Path::new("/proc/thread-self/schedstat");
             let lost = || without_processor(own) + agent_without_processor(agent);
             let (lost_before, start) = (lost(), Instant::now());
-            let status = TcpStream::connect((ip, port)).map_err(Into::into);
-            let status = status.and_then(|stream| get(stream, port));
-            let took = start.elapsed();
-            Ok((status, took.saturating_sub(lost().saturating_sub(lost_before))))
-        });
-        let (status, took) = asked.unwrap_or_else(|error| (Err(error), Duration::MAX));
-        assert!(took < TIMEOUT, "port {port} took {took:?}: {status:?}\n{}", agent.log());
-        assert!(status.as_ref().is_ok_and(|status| *status == 200), "{port}: {status:?}");
+            let status = get(TcpStream::connect((ip, port))?, port)?;
+            Ok((status, start.elapsed().saturating_sub(lost().saturating_sub(lost_before))))
+        })?;
+        ensure!(took < TIMEOUT, "port {port} took {took:?}\n{}", agent.log());
+        ensure!(status == 200, "{port}: {status}");
     }
+    Ok(())
 }
 
 /// Source addresses, as if each were another pod.
@@ -133,13 +127,12 @@ fn holdings(agent: &Agent) -> Result<(u64, usize)> {
     Ok((agent.resident()?, fs::read_dir(format!("/proc/{}/fd", agent.pid()))?.count()))
 }
 
-/// Asserts that clients cost the agent no more than a bounded amount.
-#[track_caller]
-fn assert_bounded(agent: &Agent, before: (u64, usize)) {
-    // A process that has ended has more than anything.
-    let now = holdings(agent).unwrap_or((u64::MAX, usize::MAX));
-    assert!(now.0 < before.0 + (32 << 20), "{before:?} bytes and files, then {now:?}");
-    assert!(now.1 < before.1 + 1_100, "{before:?} bytes and files, then {now:?}");
+/// Fails unless clients cost the agent no more than a bounded amount.
+fn is_bounded(agent: &Agent, before: (u64, usize)) -> Result<()> {
+    let now = holdings(agent)?;
+    let is_so = now.0 < before.0 + (32 << 20) && now.1 < before.1 + 1_100;
+    ensure!(is_so, "{before:?} bytes and files, then {now:?}");
+    Ok(())
 }
 
 #[test]
@@ -150,100 +143,70 @@ fn idle_clients_delay_no_others() -> Result<()> {
     for count in [1, 40] {
         for (ip, port) in SERVERS {
             let _crowd = crowd(&world.lab.node, &sources(count), SocketAddrV4::new(ip, port))?;
-            assert_answers(&world, &agent);
-            assert_bounded(&agent, before);
+            answers(&world, &agent)?;
+            is_bounded(&agent, before)?;
         }
     }
-    agent.stop()
-}
-
-/// One of the crowd must not push out those of other addresses.
-#[test]
-fn a_crowd_from_one_address_closes_no_connection_from_another() -> Result<()> {
-    let world = World::empty()?;
-    let agent = start(&world, &[])?;
+    // One of a crowd does not push out those of other addresses.
     let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH_PORT);
-    let [one, other] = [1, 2].map(|host| Ipv4Addr::new(127, 7, 7, host));
-    let patient = world.lab.node.run(|| open(one, to, true))?;
-    let _crowd = crowd(&world.lab.node, &[other], to)?;
+    let patient = world.lab.node.run(|| open(Ipv4Addr::new(127, 7, 7, 101), to, true))?;
+    let _crowd = crowd(&world.lab.node, &sources(1), to)?;
     assert_eq!(get(patient, HEALTH_PORT)?, 200);
     agent.stop()
 }
 
-/// Runs `act` on the connections of a crowd, again and again, while `check` is at work. Connections
-/// that the agent closes are opened anew.
-fn harassed(
-    node: &Netns,
-    from: &[Ipv4Addr],
+/// Writes these bytes on the connections of a crowd until it is over. Connections that the agent closes
+/// are opened anew.
+fn harass(
     to: SocketAddrV4,
+    from: &[Ipv4Addr],
     reads: bool,
-    act: impl Fn(&mut TcpStream) -> std::io::Result<()> + Sync,
-    check: impl FnOnce(),
+    bytes: &[u8],
+    (rounds, over): (&AtomicUsize, &AtomicBool),
 ) -> Result<()> {
-    /// Unwinding, too, ends the clients.
-    struct Over<'a>(&'a AtomicBool);
-    impl Drop for Over<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
+    let open = |nth: usize| -> Result<TcpStream> {
+        let stream = open(from[nth % from.len()], to, reads)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
+    let mut crowd = (0..CROWD / 4).map(open).collect::<Result<Vec<_>>>()?;
+    while !over.load(Ordering::Relaxed) {
+        for (nth, client) in crowd.iter_mut().enumerate() {
+            let written = client.write_all(bytes);
+            if written.is_err_and(|error| error.kind() != ErrorKind::WouldBlock) {
+                *client = open(nth)?;
+            }
         }
+        rounds.fetch_add(1, Ordering::Relaxed);
+        // A client is slow, but they are many.
+        thread::sleep(Duration::from_millis(10));
     }
-
-    let (over, rounds) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let clients = scope.spawn(|| {
-            node.run(|| {
-                let mut crowd: Vec<Option<TcpStream>> = (0..CROWD / 4).map(|_| None).collect();
-                while !over.load(Ordering::Relaxed) {
-                    for (nth, client) in crowd.iter_mut().enumerate() {
-                        let fresh = match client.take() {
-                            Some(stream) => stream,
-                            None => {
-                                let stream = open(from[nth % from.len()], to, reads)?;
-                                stream.set_nonblocking(true)?;
-                                stream
-                            }
-                        };
-                        *client = Some(fresh);
-                        let gone = client.as_mut().is_some_and(|stream| match act(stream) {
-                            Ok(()) => false,
-                            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-                        });
-                        if gone {
-                            *client = None;
-                        }
-                    }
-                    rounds.store(true, Ordering::Relaxed);
-                    // A client is slow, but they are many.
-                    thread::sleep(Duration::from_millis(10));
-                }
-                Ok(())
-            })
-        });
-        let guard = Over(&over);
-        while !rounds.load(Ordering::Relaxed) && !clients.is_finished() {
-            thread::yield_now();
-        }
-        check();
-        drop(guard);
-        clients.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    Ok(())
 }
 
-/// Asserts that the agent answers, with bounded memory, while clients of this server write these
-/// bytes again and again.
-#[track_caller]
-fn assert_withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
+/// The agent answers, with bounded memory, while clients of this server write these bytes again and again.
+fn withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
     let world = World::empty()?;
     let agent = start(&world, &[])?;
     let before = holdings(&agent)?;
     let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
     for count in [1, 40] {
-        let write = |stream: &mut TcpStream| stream.write_all(bytes);
-        harassed(&world.lab.node, &sources(count), to, reads, write, || {
-            for _ in 0..20 {
-                assert_answers(&world, &agent);
-                assert_bounded(&agent, before);
+        let (rounds, over) = (&AtomicUsize::new(0), &AtomicBool::new(false));
+        let from = sources(count);
+        thread::scope(|scope| {
+            let node = &world.lab.node;
+            let clients =
+                scope.spawn(|| node.run(|| harass(to, &from, reads, bytes, (rounds, over))));
+            while rounds.load(Ordering::Relaxed) == 0 && !clients.is_finished() {
+                thread::yield_now();
             }
+            let withstood = (0..20).try_for_each(|_| {
+                answers(&world, &agent)?;
+                is_bounded(&agent, before)
+            });
+            over.store(true, Ordering::Relaxed);
+            let harassed = clients.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            withstood.and(harassed)
         })?;
     }
     agent.stop()
@@ -251,12 +214,12 @@ fn assert_withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
 
 #[test]
 fn clients_that_send_a_byte_now_and_then_delay_no_others() -> Result<()> {
-    assert_withstands(HEALTH_PORT, true, b"G")
+    withstands(HEALTH_PORT, true, b"G")
 }
 
 #[test]
 fn clients_that_never_read_cost_a_bounded_amount_of_memory() -> Result<()> {
-    assert_withstands(METRICS_PORT, false, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+    withstands(METRICS_PORT, false, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
 }
 
 /// The agent has other things to open: manifests, sockets.
@@ -266,9 +229,9 @@ fn clients_leave_the_agent_enough_files() -> Result<()> {
     let agent = start(&world, &["prlimit", "--nofile=128:128"])?;
     let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH_PORT);
     let _crowd = crowd(&world.lab.node, &sources(40), to)?;
-    assert_answers(&world, &agent);
+    answers(&world, &agent)?;
     world.manifests.write("web.yaml", http_service("web", &["10.96.0.10"]))?;
     agent.wait_for_sample("shunt_services", &[], |it| it == 2.0)?;
-    assert_answers(&world, &agent);
+    answers(&world, &agent)?;
     agent.stop()
 }

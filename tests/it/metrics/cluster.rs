@@ -4,67 +4,17 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Agent, HEALTH_PORT, HttpAnswer, Node, Topology};
+use shunt_testbed::{Agent, Node, Topology};
 
-use crate::world::{SHUNT, http_service, status_text};
-
-/// An API server on the node's loopback, and an agent that follows it.
-struct Cluster {
-    lab: Topology,
-    api: Standin,
-    _kubeconfig: Kubeconfig,
-    agent: Agent,
-}
-
-impl Cluster {
-    fn start() -> Result<Cluster> {
-        let lab = Topology::new()?;
-        let api = lab.node.run(Standin::start_plain)?;
-        let kubeconfig = Kubeconfig::new(&format!("http://{}", api.address()))?.token(TOKEN)?;
-        let agent = Agent::builder(SHUNT, &lab.node)
-            .arg("--kubeconfig")
-            .arg(kubeconfig.path().display().to_string())
-            .spawn()?;
-        Ok(Cluster { lab, api, _kubeconfig: kubeconfig, agent })
-    }
-}
-
-/// The answer, once its body contains this.
-fn containing(text: &str) -> impl Fn(&HttpAnswer) -> Option<HttpAnswer> {
-    move |answer| answer.body.contains(text).then(|| answer.clone())
-}
-
-/// Whether a cluster knows its nodes is not a matter of opinion: one without is not to be trusted.
-#[test]
-fn a_node_that_the_cluster_does_not_know_is_not_eligible() -> Result<()> {
-    let Cluster { lab, api, agent, .. } = &Cluster::start()?;
-    let programmed = r#""nodeEligible":false,"healthy":true,"status":{"IPv4""#;
-    let healthz = agent.wait_for_answer(HEALTH_PORT, "/healthz", containing(programmed))?;
-    assert_eq!(healthz.status, 503);
-    assert_eq!(agent.http_get(HEALTH_PORT, "/livez")?.status, 200);
-    let missing = format!("the API has no Node {}", lab.node.name);
-    agent.wait_for_log(&["ERROR", &missing, "hostnameOverride"])?;
-
-    // Another sync is no news about the node.
-    api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
-    agent.wait_for_sample("shunt_services", &[], |it| it == 1.0)?;
-    assert_eq!(agent.log().matches(&missing).count(), 1, "{}", agent.log());
-    let told = status_text(&lab.node)?;
-    assert!(told.starts_with(&format!("PROBLEM  {missing}")), "{told}");
-
-    api.put(&Node::of(&lab.node).to_string())?;
-    let eligible =
-        agent.wait_for_answer(HEALTH_PORT, "/healthz", containing(r#""nodeEligible":true"#))?;
-    assert_eq!(eligible.status, 200);
-    agent.wait_for_log(&["the Node has appeared", &lab.node.name])?;
-    let told = status_text(&lab.node)?;
-    assert!(told.starts_with("OK  "), "{told}");
-    Ok(())
-}
+use crate::world::{SHUNT, http_service};
 
 #[test]
 fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Result<()> {
-    let Cluster { lab, api, agent, .. } = &Cluster::start()?;
+    let lab = Topology::new()?;
+    let api = lab.node.run(Standin::start_plain)?;
+    let kubeconfig = Kubeconfig::new(&format!("http://{}", api.address()))?.token(TOKEN)?;
+    let agent = Agent::builder(SHUNT, &lab.node).arg("--kubeconfig");
+    let agent = agent.arg(kubeconfig.path().display().to_string()).spawn()?;
     api.put(&Node::of(&lab.node).to_string())?;
     api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
     agent.wait_ready()?;

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, mkfifo};
 use shunt_fake_apiserver::Kubeconfig;
-use shunt_testbed::{Agent, AgentBuilder, Occupier, Scratch, Service, eventually};
+use shunt_testbed::{Agent, AgentBuilder, Occupier, Service, TempDir, eventually};
 
 use crate::world::{SHUNT, World, http_service, http_slices};
 
@@ -84,7 +84,7 @@ fn it_ends_while_it_waits_for_another_agent() -> Result<()> {
 
 #[test]
 fn it_ends_while_it_reads_its_configuration() -> Result<()> {
-    let (world, scratch) = (World::empty()?, Scratch::new()?);
+    let (world, scratch) = (World::empty()?, TempDir::new()?);
     let pipe = scratch.path().join("config.yaml");
     mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU)?;
     as_any_process(|spawn| {
@@ -161,7 +161,7 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
 #[test]
 fn panic_of_the_dataplane_thread_ends_the_process() -> Result<()> {
     let world = world_with_web()?;
-    let scratch = Scratch::new()?;
+    let scratch = TempDir::new()?;
     let stop = scratch.path().join("stop");
     let library = std::env::current_exe()?.with_file_name("libshunt_fault_preload.so");
     ensure!(

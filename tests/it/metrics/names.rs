@@ -162,20 +162,3 @@ fn a_family_that_the_node_does_not_have_is_not_exported() -> Result<()> {
     assert!(text.contains("IPv4") && !text.contains("IPv6"), "{text}");
     Ok(())
 }
-
-#[test]
-fn health_checks_of_the_metrics_server_have_metrics_of_their_own() -> Result<()> {
-    let metrics = Metrics::new(&Family::ALL);
-    let outline = |metrics: &Metrics| -> Result<String> {
-        Ok(Exposition::parse(&metrics.slis(Format::Text))?.outline())
-    };
-    assert_eq!(outline(&metrics)?, "process_start_time_seconds gauge {}\n");
-    metrics.pinged();
-    assert_eq!(
-        outline(&metrics)?,
-        "kubernetes_healthcheck gauge {name,type}\n\
-         kubernetes_healthchecks_total counter {name,status,type}\n\
-         process_start_time_seconds gauge {}\n"
-    );
-    Ok(())
-}

@@ -26,6 +26,7 @@ fn the_other_pages_of_the_metrics_server() -> Result<()> {
         assert_eq!(found, Some(value), "{field} in {configz}");
     }
     assert_eq!(agent.http_get(METRICS_PORT, "/proxyMode")?.body, "nftables");
+    // Which has metrics of its own, as the health checks of other servers.
     let slis = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics/slis")?.body)?;
     let ping = [("name", "ping"), ("type", "healthz")];
     assert_eq!(slis.value("kubernetes_healthcheck", &ping), Some(1.0));

@@ -3,11 +3,10 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Output;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt_testbed::{HEALTH_PORT, ManifestDir, Netns, Node, Scratch, Topology};
+use shunt_testbed::{CheckLines, HEALTH_PORT, ManifestDir, Netns, Node, TempDir, Topology};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, run_shunt};
 
@@ -42,59 +41,31 @@ const NAMES: [&str; 27] = [
     "local-traffic",
 ];
 
-/// The lines of a run, as JSON has them.
-struct Lines(Vec<Value>);
-
-impl Lines {
-    fn read(output: &Output) -> Result<Lines> {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<Value> =
-            serde_json::from_slice(&output.stdout).context(stderr.into_owned())?;
-        let fails = lines.iter().any(|line| line["result"] == "FAIL");
-        assert_eq!(output.status.code(), Some(fails.into()), "{lines:#?}");
-        Ok(Lines(lines))
-    }
-
-    /// The line of this name; null without one.
-    fn line(&self, name: &str) -> &Value {
-        self.0.iter().find(|line| line["name"] == name).unwrap_or(&Value::Null)
-    }
-
-    /// Asserts the result of a line, and that its text has this part.
-    #[track_caller]
-    fn has(&self, name: &str, result: &str, part: &str) {
-        let line = self.line(name);
-        let text = line["text"].as_str().unwrap_or_default();
-        assert!(line["result"] == result && text.contains(part), "{part:?}: {line:#}");
-        assert_eq!(line["remedy"].is_string(), ["WARN", "FAIL"].contains(&result), "{line:#}");
-    }
-
-    /// Asserts that the lines with one of these results are these.
-    #[track_caller]
-    fn with(&self, results: &[&str], names: &[&str]) {
-        let lines = self.0.iter();
-        let lines: Vec<&Value> =
-            lines.filter(|it| results.iter().any(|result| it["result"] == *result)).collect();
-        let found: Vec<&str> = lines.iter().filter_map(|line| line["name"].as_str()).collect();
-        assert_eq!(found, names, "{lines:#?}");
-    }
+/// Asserts that the lines with one of these results are these.
+#[track_caller]
+fn assert_with(lines: &[Value], results: &[&str], names: &[&str]) {
+    let lines = lines.iter();
+    let lines: Vec<&Value> =
+        lines.filter(|it| results.iter().any(|result| it["result"] == *result)).collect();
+    let found: Vec<&str> = lines.iter().filter_map(|line| line["name"].as_str()).collect();
+    assert_eq!(found, names, "{lines:#?}");
 }
 
 /// Runs `shunt check` in a namespace.
-fn check(ns: &Netns, arguments: &[&str]) -> Result<Lines> {
+fn check(ns: &Netns, arguments: &[&str]) -> Result<CheckLines> {
     let arguments = [&["check", "--output=json"], arguments].concat();
-    Lines::read(&run_shunt(ns, &arguments)?)
+    CheckLines::read(&run_shunt(ns, &arguments)?)
 }
 
 /// A configuration, with sysctls that fit: those of the machine do not matter here.
 struct Setting {
-    scratch: Scratch,
+    scratch: TempDir,
     manifests: ManifestDir,
 }
 
 impl Setting {
     fn new(lab: &Topology) -> Result<Setting> {
-        let setting = Setting { scratch: Scratch::new()?, manifests: ManifestDir::new()? };
+        let setting = Setting { scratch: TempDir::new()?, manifests: ManifestDir::new()? };
         setting.manifests.write("node.yaml", Node::of(&lab.node))?;
         let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
         let text = format!("{head}conntrack: {{maxPerCore: 0}}\n{CLUSTER_CIDR}");
@@ -117,7 +88,7 @@ impl Setting {
         Ok(fs::write(folder.join(format!("nf_conntrack_{name}")), value)?)
     }
 
-    fn check(&self, lab: &Topology) -> Result<Lines> {
+    fn check(&self, lab: &Topology) -> Result<CheckLines> {
         let path = |path: &Path| path.display().to_string();
         let arguments = [
             format!("--config={}", path(&self.scratch.path().join("config"))),
@@ -153,11 +124,12 @@ fn good_node_has_nothing_to_do_and_stays_as_it_is() -> Result<()> {
     assert_eq!(names, NAMES);
     // The tests may run in a user namespace.
     let others = lines.0.iter().filter(|line| line["name"] != "user-namespace");
-    Lines(others.cloned().collect()).with(&["FAIL", "WARN"], &[]);
-    lines.with(&["SKIP"], &["api-server", "api-permissions", "api-address", "node"]);
-    lines.has("kernel-features", "OK", "numgen, fib, ct");
-    lines.has("conntrack-table", "OK", "26214 of 262144 entries (9 %)");
-    lines.has("node-ports", "OK", "192.0.2.10, 2001:db8:2::10");
+    assert_with(&others.cloned().collect::<Vec<_>>(), &["FAIL", "WARN"], &[]);
+    let skipped = ["api-server", "api-permissions", "api-address", "node"];
+    assert_with(&lines.0, &["SKIP"], &skipped);
+    lines.has("kernel-features", "OK", &["numgen, fib, ct"]);
+    lines.has("conntrack-table", "OK", &["26214 of 262144 entries (9 %)"]);
+    lines.has("node-ports", "OK", &["192.0.2.10, 2001:db8:2::10"]);
     for line in &lines.0 {
         let fields: Vec<&String> = line.as_object().context("no object")?.keys().collect();
         assert_eq!(fields, ["name", "remedy", "result", "text"]);
@@ -183,10 +155,10 @@ fn missing_capability_fails() -> Result<()> {
         .args(["--bounding-set=-net_admin", "--inh-caps=-all", "--no-new-privs"])
         .args([SHUNT, "check", "--output=json"])
         .output()?;
-    let lines = Lines::read(&output)?;
-    lines.with(&["FAIL"], &["capabilities"]);
-    lines.has("capabilities", "FAIL", "CAP_NET_ADMIN is missing");
-    lines.has("kernel-features", "SKIP", "CAP_NET_ADMIN");
+    let lines = CheckLines::read(&output)?;
+    assert_with(&lines.0, &["FAIL"], &["capabilities"]);
+    lines.has("capabilities", "FAIL", &["CAP_NET_ADMIN is missing"]);
+    lines.has("kernel-features", "SKIP", &["CAP_NET_ADMIN"]);
 
     // As the container of the chart has it.
     let output = ns
@@ -194,17 +166,17 @@ fn missing_capability_fails() -> Result<()> {
         .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"])
         .args([SHUNT, "check", "--output=json"])
         .output()?;
-    let lines = Lines::read(&output)?;
-    lines.has("capabilities", "OK", "shunt needs no other");
-    lines.has("kernel-features", "OK", "accepts all rules, for IPv4 and IPv6:");
+    let lines = CheckLines::read(&output)?;
+    lines.has("capabilities", "OK", &["shunt needs no other"]);
+    lines.has("kernel-features", "OK", &["accepts all rules, for IPv4 and IPv6:"]);
     Ok(())
 }
 
 #[test]
 fn namespace_of_a_pod_is_told_from_that_of_a_node() -> Result<()> {
     let lab = Topology::new()?;
-    check(&lab.pod1, &[])?.has("network-namespace", "WARN", "looks like that of a pod");
-    check(&lab.node, &[])?.has("network-namespace", "OK", "not the machine's first");
+    check(&lab.pod1, &[])?.has("network-namespace", "WARN", &["looks like that of a pod"]);
+    check(&lab.node, &[])?.has("network-namespace", "OK", &["not the machine's first"]);
     Ok(())
 }
 
@@ -224,10 +196,10 @@ fn port_is_named_by_the_eldest_process_that_has_it() -> Result<()> {
     let lines = check(&ns, &[])?;
     drop(heir.stdin.take());
     heir.wait()?;
-    lines.has("healthz-port", "FAIL", &format!("(process {})", std::process::id()));
+    lines.has("healthz-port", "FAIL", &[&format!("(process {})", std::process::id())]);
     // Another address is free.
     let other = check(&ns, &["--healthz-bind-address=127.0.0.2:10256"])?;
-    other.has("healthz-port", "OK", "127.0.0.2:10256 is free");
+    other.has("healthz-port", "OK", &["127.0.0.2:10256 is free"]);
     Ok(())
 }
 
@@ -240,19 +212,19 @@ fn name_of_a_process_does_not_make_it_an_agent_or_kube_proxy() -> Result<()> {
         let taken = node.run(|| Ok(TcpListener::bind(("127.0.0.9", HEALTH_PORT))?))?;
         let holder = node.holder(name, taken)?;
         let process = format!("{name} (process {})", holder.id());
-        check(node, &[])?.has("healthz-port", "FAIL", &process);
+        check(node, &[])?.has("healthz-port", "FAIL", &[&process]);
         // Nor beside an agent, which cannot listen there.
         let agent = world.plain_agent().spawn()?;
         agent.wait_for_log(&["cannot serve /healthz", "10256"])?;
         let lines = check(node, &[])?;
-        lines.has("other-agent", "WARN", &format!("(process {})", agent.pid()));
-        lines.has("healthz-port", "FAIL", &process);
+        lines.has("other-agent", "WARN", &[&format!("(process {})", agent.pid())]);
+        lines.has("healthz-port", "FAIL", &[&process]);
         agent.stop()?;
     }
     node.nft("add table ip kube-proxy")?;
     let taken = node.run(|| Ok(TcpListener::bind(("0.0.0.0", HEALTH_PORT))?))?;
     let _kube_proxy = node.holder("kube-proxy", taken)?;
-    check(node, &[])?.has("healthz-port", "WARN", "kube-proxy (process ");
+    check(node, &[])?.has("healthz-port", "WARN", &["kube-proxy (process "]);
     Ok(())
 }
 
@@ -260,16 +232,16 @@ fn name_of_a_process_does_not_make_it_an_agent_or_kube_proxy() -> Result<()> {
 fn table_of_connection_tracking_is_compared_with_its_limit() -> Result<()> {
     let (lab, setting) = node()?;
     setting.sysctl("count", "220000")?;
-    setting.check(&lab)?.has("conntrack-table", "WARN", "220000 of 262144 entries (83 %)");
+    setting.check(&lab)?.has("conntrack-table", "WARN", &["220000 of 262144 entries (83 %)"]);
     setting.sysctl("count", "1")?;
     setting.sysctl("max", "65536")?;
     let below = "kube-proxy's defaults would raise the limit to ";
-    setting.check(&lab)?.has("conntrack-table", "WARN", below);
+    setting.check(&lab)?.has("conntrack-table", "WARN", &[below]);
     setting.sysctl("tcp_timeout_close_wait", "60")?;
     let set = "shunt will set net.netfilter.nf_conntrack_tcp_timeout_close_wait = 3600 (now 60)";
-    setting.check(&lab)?.has("conntrack-sysctls", "OK", set);
+    setting.check(&lab)?.has("conntrack-sysctls", "OK", &[set]);
     fs::remove_file(setting.scratch.path().join("netfilter/nf_conntrack_tcp_timeout_established"))?;
     let missing = "tcp_timeout_established = 86400 (now unknown): No such file";
-    setting.check(&lab)?.has("conntrack-sysctls", "WARN", missing);
+    setting.check(&lab)?.has("conntrack-sysctls", "WARN", &[missing]);
     Ok(())
 }

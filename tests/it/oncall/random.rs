@@ -2,34 +2,34 @@
 //!
 //! An explanation must never claim a delivery that the packets deny, nor deny one that they show.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use ipnet::IpNet;
+use anyhow::{Context, Result, anyhow, ensure};
+use nfnetlink::nft::{Socket, TableFamily};
+use proptest::collection::vec;
+use proptest::strategy::{Strategy, ValueTree as _};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::commands::explain::{
     Client, Explanation, Facts, Subject, Verdict, Way, explain, packet,
 };
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
-use shunt_core::model::{
-    Balancing, Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node,
-    ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
-};
-use shunt_core::plan::{Desired, DetectLocal, FrontendKey, NodePortAddresses, Options};
+use shunt_core::model::{Change, Dirty, EndpointSlice, Family, Node, Protocol, Store};
+use shunt_core::plan::{Desired, FrontendKey, Options};
+use shunt_fake_nftables::{Damage, Like, NODE};
 use shunt_testbed::{Host, Random, Topology, seed};
 
-use crate::world::TARGET;
-
-const NODE: &str = "node-1";
+/// The port of all endpoints for UDP.
+const TARGET: u16 = 5353;
 /// The number of clusters, and of packets in each.
 const CLUSTERS: usize = 40;
 const PACKETS: usize = 60;
 /// The longest wait for a packet that should come.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The port of the receivers for packets that show that all before them have arrived.
-const MARKER: u16 = 9;
+/// How much longer a packet is waited for that should not come.
+const LONGER: Duration = Duration::from_millis(100);
 
 /// The receivers on one host, by address and port.
 struct Receivers {
@@ -55,7 +55,7 @@ struct Fate {
 
 #[test]
 fn explanations_agree_with_packets() -> Result<()> {
-    let seen = agree(seed(0)?, CLUSTERS)?;
+    let seen = agree(seed(0)?)?;
     // A test that meets only one kind of end shows little.
     for verdict in [Verdict::Delivered, Verdict::Refused, Verdict::Dropped, Verdict::NotAService] {
         for is_v4 in [true, false] {
@@ -69,27 +69,30 @@ fn explanations_agree_with_packets() -> Result<()> {
     Ok(())
 }
 
-/// In cluster 15, a pod reaches itself, and a rule of another program refuses that.
-#[test]
-fn seed_8386751_a_pod_that_reaches_itself_is_refused() -> Result<()> {
-    agree(8_386_751, 16).map(drop)
-}
-
 /// Compares explanations with packets, and counts the verdicts for IPv4 and for IPv6.
-fn agree(seed: u64, clusters: usize) -> Result<BTreeMap<(Verdict, bool), usize>> {
+fn agree(seed: u64) -> Result<BTreeMap<(Verdict, bool), usize>> {
     let mut random = Random::new(seed);
+    let config = Config { rng_seed: RngSeed::Fixed(seed), ..Config::default() };
+    let mut runner = TestRunner::new(config);
     let lab = Topology::new()?;
     let hosts = [&lab.node, &lab.pod1, &lab.pod2, &lab.pod3, &lab.client];
     let receivers = Receivers::on(&hosts)?;
     let mut seen: BTreeMap<(Verdict, bool), usize> = BTreeMap::new();
-    for cluster in 0..clusters {
-        let objects = Objects::random(&mut random, &lab)?;
+    for cluster in 0..CLUSTERS {
+        let objects = Objects::random(&mut runner, &lab)?;
         let mut dataplane = lab
             .node
             .run(|| Ok(Dataplane::open(objects.options.clone(), NODE, Ownership::Share)?))?;
         dataplane.apply_all(objects.changes.clone());
         dataplane.sync()?;
-        let is_damaged = random.below(4) == 0 && damage(&mut random, &lab)?;
+        let damaged = match random.below(4) {
+            0 => Some(next(&missing(), &mut runner)?),
+            _ => None,
+        };
+        if let Some((family, damage)) = &damaged {
+            let mut socket = lab.node.run(|| Ok(Socket::open()?))?;
+            damage.inflict(*family, &mut socket)?;
+        }
         let others = foreign_table(&mut random);
         lab.node.output_with_input("nft", &["-f", "-"], &others)?;
         // Entries of earlier clusters would make packets pass by the rules.
@@ -98,15 +101,18 @@ fn agree(seed: u64, clusters: usize) -> Result<BTreeMap<(Verdict, bool), usize>>
         let questions: Vec<Question<'_>> =
             (0..PACKETS).filter_map(|_| objects.question(&mut random, &lab)).collect();
         let explanations = objects.explain(&lab, &questions)?;
-        let fates = send(&lab, &questions, &receivers, |id| {
-            explanations[id].0.verdict == Verdict::Delivered
-        })?;
+        let certain = |(explanation, _): &(Explanation, Way)| match may_be_foreign(explanation) {
+            true => Verdict::Unknown,
+            false => explanation.verdict,
+        };
+        let verdicts: Vec<Verdict> = explanations.iter().map(certain).collect();
+        let fates = send(&questions, &receivers, &verdicts)?;
         for ((question, (explanation, way)), fate) in
             questions.iter().zip(&explanations).zip(&fates)
         {
             let context = || {
                 format!(
-                    "seed {seed}, cluster {cluster}, damaged {is_damaged}: {} {} -> {}\n{fate:?}\n\
+                    "seed {seed}, cluster {cluster}, {damaged:?}: {} {} -> {}\n{fate:?}\n\
                      {explanation}\n{others}\n{:#?}\n{:#?}",
                     question.host, question.source, question.to, way.walk, objects
                 )
@@ -116,6 +122,12 @@ fn agree(seed: u64, clusters: usize) -> Result<BTreeMap<(Verdict, bool), usize>>
         }
     }
     Ok(seen)
+}
+
+/// Of a rule of another program that does not always match, it is only certain that the packet does not
+/// pass.
+fn may_be_foreign(explanation: &Explanation) -> bool {
+    ["foreign-drop", "foreign-drop-possible"].iter().any(|code| explanation.has(code))
 }
 
 fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &Fate) -> Result<()> {
@@ -137,9 +149,7 @@ fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &F
                 ensure!(source == question.source, "masqueraded as {source}");
             }
         }
-        // Of a rule of another program that does not always match, it is only certain that the
-        // packet does not pass.
-        Verdict::Refused | Verdict::Dropped if explanation.has("foreign-drop") => {
+        Verdict::Refused | Verdict::Dropped if may_be_foreign(explanation) => {
             ensure!(fate.received.is_none(), "not delivered, but an endpoint got it");
         }
         Verdict::Refused => {
@@ -161,10 +171,10 @@ impl Receivers {
     fn on(hosts: &[&Host]) -> Result<Receivers> {
         let mut sockets = Vec::new();
         for host in hosts {
-            for (address, port) in host.ips().flat_map(|ip| [(ip, TARGET), (ip, MARKER)]) {
-                let socket = host.run(|| Ok(UdpSocket::bind((address, port))?))?;
+            for ip in host.ips() {
+                let socket = host.run(|| Ok(UdpSocket::bind((ip, TARGET))?))?;
                 socket.set_nonblocking(true)?;
-                sockets.push((SocketAddr::new(address, port), socket));
+                sockets.push((SocketAddr::new(ip, TARGET), socket));
             }
         }
         Ok(Receivers { sockets })
@@ -181,12 +191,12 @@ impl Receivers {
     }
 }
 
-/// Sends a packet for each question, and waits until all must have arrived.
+/// Sends a packet for each question, and waits until the verdicts have come true, and a little longer for
+/// what they deny.
 fn send(
-    lab: &Topology,
     questions: &[Question<'_>],
     receivers: &Receivers,
-    must_arrive: impl Fn(usize) -> bool,
+    verdicts: &[Verdict],
 ) -> Result<Vec<Fate>> {
     let mut fates = vec![Fate::default(); questions.len()];
     let mut sockets = Vec::new();
@@ -199,54 +209,35 @@ fn send(
         fates[id].refused = sent.is_err_and(|error| is_refusal(&error));
         sockets.push(socket);
     }
-    // Packets to every receiver that come behind all others.
-    let mut markers: BTreeSet<u64> = BTreeSet::new();
-    let hosts = [&lab.node, &lab.pod1, &lab.pod2, &lab.client];
-    let to: Vec<SocketAddr> = receivers.sockets.iter().map(|(address, _)| *address).collect();
-    for (place, host) in hosts.into_iter().enumerate() {
-        for (number, to) in to.iter().filter(|to| to.port() == MARKER).enumerate() {
-            let is_outside = host.node.is_none();
-            let from = host.ip_like(to.ip()).context("no address of the family")?;
-            // The client has no route to pods.
-            if is_outside
-                && [&lab.pod1, &lab.pod2, &lab.pod3]
-                    .iter()
-                    .any(|pod| pod.ips().any(|ip| ip == to.ip()))
-            {
-                continue;
-            }
-            let marker = u64::MAX - (place * 1000 + number) as u64;
-            host.run(|| Ok(UdpSocket::bind((from, 0))?.send_to(&marker.to_be_bytes(), to)?))?;
-            markers.insert(marker);
-        }
-    }
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let mut deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         receivers.take(|number, at, from| {
-            if !markers.remove(&number)
-                && let Some(fate) = usize::try_from(number).ok().and_then(|id| fates.get_mut(id))
-            {
+            if let Some(fate) = usize::try_from(number).ok().and_then(|id| fates.get_mut(id)) {
                 fate.received = Some((at, from));
             }
         });
         for (fate, socket) in fates.iter_mut().zip(&sockets) {
             fate.refused |= matches!(socket.take_error(), Ok(Some(error)) if is_refusal(&error));
         }
-        let missing =
-            fates.iter().enumerate().any(|(id, fate)| must_arrive(id) && fate.received.is_none());
-        if (markers.is_empty() && !missing) || Instant::now() > deadline {
-            ensure!(markers.is_empty(), "markers did not arrive: {markers:?}");
-            return Ok(fates);
+        let mut both = verdicts.iter().zip(&fates);
+        let came_true = both.all(|(verdict, fate)| match verdict {
+            Verdict::Delivered => fate.received.is_some(),
+            Verdict::Refused => fate.refused,
+            _ => true,
+        });
+        if came_true {
+            deadline = deadline.min(Instant::now() + LONGER);
         }
         std::thread::yield_now();
     }
+    Ok(fates)
 }
 
 fn is_refusal(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::ConnectionRefused
 }
 
-/// Returns a script that replaces the table of another program by a random one. Markers pass it.
+/// Returns a script that replaces the table of another program by a random one.
 fn foreign_table(random: &mut Random) -> String {
     let mut script = "add table inet other\ndelete table inet other\n".to_owned();
     if random.below(3) > 0 {
@@ -272,7 +263,7 @@ fn foreign_table(random: &mut Random) -> String {
         };
         script.push_str(&format!(
             "chain {hook} {{ type filter hook {hook} priority {priority}; policy {policy};\n\
-             udp dport {MARKER} accept\nmeta l4proto {{ icmp, ipv6-icmp }} accept\n"
+             meta l4proto {{ icmp, ipv6-icmp }} accept\n"
         ));
         for _ in 0..1 + random.below(3) {
             let matches = random.one_of(&[
@@ -282,8 +273,8 @@ fn foreign_table(random: &mut Random) -> String {
                 "ip6 saddr fd00:244::12",
                 "ip daddr 10.96.0.0/24",
                 "ip saddr != 192.0.2.100",
-                "udp dport 8080",
-                "udp dport { 80, 81 }",
+                "udp dport 5353",
+                "udp dport { 53, 80 }",
                 "ct state new",
                 "ct state invalid",
                 "ct status dnat",
@@ -302,51 +293,18 @@ fn foreign_table(random: &mut Random) -> String {
     script
 }
 
-/// Deletes a random element or rule of shunt's tables. Returns false if there is none.
-fn damage(random: &mut Random, lab: &Topology) -> Result<bool> {
-    let family = *random.one_of(&["ip", "ip6"]);
-    let set = *random.one_of(&[
-        "service-ips",
-        "endpoints",
-        "cluster-ips",
-        "service-nodeports",
-        "nodeport-endpoints",
-        "external-ips",
-        "masquerade-services",
-        "short-circuit",
-        "hairpin",
-    ]);
-    if random.below(4) == 0 {
-        let chain = *random.one_of(&["services", "nat-prerouting", "external", "nodeports"]);
-        let listing = lab.node.output("nft", &["-a", "list", "chain", family, "shunt", chain])?;
-        let handles: Vec<&str> = listing
-            .lines()
-            .filter(|line| !line.contains("chain ") && !line.contains("type nat"))
-            .filter_map(|line| line.rsplit_once("# handle ").map(|(_, handle)| handle))
-            .collect();
-        if handles.is_empty() {
-            return Ok(false);
-        }
-        let handle = *random.one_of(&handles);
-        lab.node.output("nft", &["delete", "rule", family, "shunt", chain, "handle", handle])?;
-        return Ok(true);
-    }
-    let json = lab
-        .node
-        .output("nft", &["-j", "list", "set", family, "shunt", set])
-        .or_else(|_| lab.node.output("nft", &["-j", "list", "map", family, "shunt", set]))?;
-    let json: serde_json::Value = serde_json::from_str(&json)?;
-    let listed = json["nftables"].as_array().into_iter().flatten();
-    let found = listed.filter_map(|it| it.get("set").or(it.get("map"))).next();
-    let elements = found.and_then(|set| set["elem"].as_array()).cloned().unwrap_or_default();
-    if elements.is_empty() {
-        return Ok(false);
-    }
-    let element = random.one_of(&elements);
-    let command = serde_json::json!({"nftables": [{"delete": {"element": {
-        "family": family, "table": "shunt", "name": set, "elem": [element]}}}]});
-    lab.node.output_with_input("nft", &["-j", "-f", "-"], &command.to_string())?;
-    Ok(true)
+/// Something that is missing in shunt's tables.
+fn missing() -> impl Strategy<Value = (TableFamily, Damage)> {
+    let is_missing = |(_, damage): &(_, Damage)| {
+        matches!(damage, Damage::DeleteElement(.., Like::It) | Damage::DeleteRule(_))
+    };
+    shunt_fake_nftables::damage().prop_filter("is left", is_missing)
+}
+
+/// Returns the next value of a strategy.
+fn next<S: Strategy>(strategy: &S, runner: &mut TestRunner) -> Result<S::Value> {
+    let tree = strategy.new_tree(runner).map_err(|reason| anyhow!("{reason}"))?;
+    Ok(tree.current())
 }
 
 /// A random cluster.
@@ -354,35 +312,29 @@ fn damage(random: &mut Random, lab: &Topology) -> Result<bool> {
 struct Objects {
     options: Options,
     changes: Vec<Change>,
-    services: Vec<Service>,
 }
 
 impl Objects {
-    fn random(random: &mut Random, lab: &Topology) -> Result<Objects> {
-        let nets = |texts: &[&str]| -> Result<Vec<IpNet>> {
-            Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
-        };
-        let pods = nets(&["10.244.0.0/24", "fd00:244::/64"])?;
-        let options = Options {
-            masquerade_all: random.below(5) == 0,
-            detect_local: match random.below(4) {
-                0 => DetectLocal::Off,
-                1 => DetectLocal::ClusterCidr(nets(&["10.244.0.0/16", "fd00:244::/48"])?),
-                2 => DetectLocal::NodeCidr,
-                _ => DetectLocal::InterfaceNamePrefix("veth-".to_owned()),
-            },
-            node_port_addresses: match random.below(3) {
-                0 => NodePortAddresses::Primary,
-                1 => NodePortAddresses::Cidrs(Vec::new()),
-                _ => NodePortAddresses::Cidrs(nets(&["192.0.2.11/32", "2001:db8:2::11/128"])?),
-            },
-            ..Options::default()
-        };
+    fn random(runner: &mut TestRunner, lab: &Topology) -> Result<Objects> {
+        let strategy = (shunt_fake_nftables::options(), vec(shunt_fake_nftables::change(), 40));
+        let (options, changed) = next(&strategy, runner)?;
+        let mut left = shunt_fake_nftables::Objects::default();
+        for change in changed {
+            match change {
+                Change::Slice(slice) => left.apply(&Change::slice(on_pods(&slice, lab))),
+                Change::Service(_) | Change::ServiceGone(_) | Change::SliceGone(_) => {
+                    left.apply(&change);
+                }
+                // The node is what it is.
+                _ => {}
+            }
+        }
+        let nets = |texts: &[&str]| texts.iter().flat_map(|text| text.parse()).collect();
         let mut changes = vec![
             Change::node(Node {
                 name: NODE.into(),
                 addresses: lab.node.ips().collect(),
-                pod_cidrs: pods,
+                pod_cidrs: nets(&["10.244.0.0/24", "fd00:244::/64"]),
                 zone: Some("a".into()),
                 eligible: true,
             }),
@@ -392,23 +344,18 @@ impl Objects {
                     .chain([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])
                     .collect(),
             ),
-            Change::ServiceCidr("kubernetes".into(), nets(&["10.96.0.0/24", "fd00:96::/112"])?),
+            Change::ServiceCidr("kubernetes".into(), nets(&["10.96.0.0/24", "fd00:96::/112"])),
         ];
-        let services: Vec<Service> =
-            (1..=6).map(|n| random_service(random, n)).collect::<Result<_>>()?;
-        for service in &services {
-            changes.push(Change::service(service.clone()));
-            changes.extend(random_slices(random, lab, service).into_iter().map(Change::slice));
-        }
-        changes.push(Change::Synced);
-        Ok(Objects { options, changes, services })
+        changes.extend(left.listed());
+        Ok(Objects { options, changes })
     }
 
     /// Returns a packet that a Service may concern; `None` if the source has no such address.
     fn question<'a>(&self, random: &mut Random, lab: &'a Topology) -> Option<Question<'a>> {
         let host = *random.one_of(&[&lab.node, &lab.pod1, &lab.pod2, &lab.client]);
         let mut to: Vec<IpAddr> = lab.node.ips().collect();
-        for service in &self.services {
+        for change in &self.changes {
+            let Change::Service(service) = change else { continue };
             to.extend(&service.cluster_ips);
             to.extend(&service.external_ips);
             to.extend(&service.load_balancer_ips);
@@ -418,14 +365,10 @@ impl Objects {
             IpAddr::from(Ipv4Addr::new(10, 96, 0, 200)),
             Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x200).into(),
         ]);
-        let mut ports = vec![80, 81, 82];
-        ports.extend(self.services.iter().flat_map(|it| &it.ports).filter_map(|it| it.node_port));
         let address = *random.one_of(&to);
         let is_own = lab.node.ips().any(|ip| ip == address);
-        let port = match is_own {
-            true => 30_080 + random.below(8) as u16,
-            false => *random.one_of(&ports),
-        };
+        let ports = if is_own { [30_053, 30_053, 30_053, 30_001] } else { [53, 53, 53, 80] };
+        let port = *random.one_of(&ports);
         let source = host.ip_like(address)?;
         Some(Question { host, source, to: SocketAddr::new(address, port) })
     }
@@ -471,120 +414,20 @@ impl Objects {
     }
 }
 
-/// How the addresses of Services begin, in both families.
-type Network = [&'static str; 2];
-const CLUSTER_IPS: Network = ["10.96.0.", "fd00:96::"];
-const EXTERNAL_IPS: Network = ["198.51.100.", "2001:db8:51::"];
-const VIPS: Network = ["203.0.113.", "2001:db8:113::"];
-
-fn addresses(network: Network, n: usize) -> Result<[IpAddr; 2]> {
-    let [v4, v6] = network.map(|begin| format!("{begin}{n}").parse());
-    Ok([v4?, v6?])
-}
-
-fn random_service(random: &mut Random, n: usize) -> Result<Service> {
-    let of_families = |random: &mut Random, [v4, v6]: [IpAddr; 2]| match random.below(4) {
-        0 => vec![v4],
-        1 => vec![v6],
-        _ => vec![v4, v6],
-    };
-    let cluster = of_families(random, addresses(CLUSTER_IPS, n)?);
-    // Few numbers, so that Services conflict.
-    let some = |random: &mut Random, network: Network, first: usize| -> Result<Vec<IpAddr>> {
-        let addresses = addresses(network, first + random.below(5))?;
-        Ok(if random.below(4) == 0 { Vec::new() } else { of_families(random, addresses) })
-    };
-    let mut external = some(random, EXTERNAL_IPS, 1)?;
-    if random.below(8) == 0 {
-        external.push(addresses(CLUSTER_IPS, 1 + random.below(6))?[0]);
+/// The same slice with endpoints that the testbed has.
+fn on_pods(slice: &EndpointSlice, lab: &Topology) -> EndpointSlice {
+    let hosts = [&lab.pod1, &lab.pod2, &lab.pod3, &lab.node];
+    let mut slice = slice.clone();
+    slice.endpoints.truncate(hosts.len());
+    for endpoint in &mut slice.endpoints {
+        let number = match endpoint.address {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(ip) => ip.octets()[15],
+        };
+        let host = hosts[usize::from(number) % hosts.len()];
+        endpoint.address = host.ip_like(endpoint.address).unwrap_or(endpoint.address);
+        let node = host.node.as_deref().map(Arc::from);
+        endpoint.node = endpoint.node.take().and(node);
     }
-    let policy = |random: &mut Random| match random.below(3) {
-        0 => TrafficPolicy::Local,
-        _ => TrafficPolicy::Cluster,
-    };
-    let ranges = ["192.0.2.100/32", "10.244.0.0/24", "192.0.2.0/28", "2001:db8:2::/64"];
-    let source_ranges = match random.below(3) {
-        0 => (0..1 + random.below(2))
-            .map(|_| random.one_of(&ranges).parse())
-            .collect::<Result<_, _>>()?,
-        _ => Vec::new(),
-    };
-    let has_node_ports = random.below(2) == 0;
-    let port = |random: &mut Random, name: &str, port| ServicePort {
-        name: name.into(),
-        protocol: if random.below(6) == 0 { Protocol::Tcp } else { Protocol::Udp },
-        port,
-        node_port: has_node_ports.then(|| 30_080 + random.below(8) as u16),
-    };
-    let mut ports = vec![port(random, "a", 80)];
-    if random.below(3) == 0 {
-        let mut second = port(random, "b", 81);
-        if second.node_port == ports[0].node_port {
-            second.node_port = None;
-        }
-        ports.push(second);
-    }
-    Ok(Service {
-        name: ObjectName::new("default", format!("service-{n}")),
-        created: (random.below(3) > 0).then_some(random.below(3) as i64),
-        cluster_ips: cluster,
-        external_ips: external,
-        load_balancer_ips: some(random, VIPS, 1)?,
-        proxied_ips: some(random, VIPS, 100)?,
-        source_ranges,
-        ports,
-        internal_policy: policy(random),
-        external_policy: policy(random),
-        affinity_seconds: (random.below(4) == 0).then_some(60),
-        balancing: *random.one_of(&[
-            None,
-            None,
-            Some(Balancing::SourceHash),
-            Some(Balancing::SourceAndPortHash),
-        ]),
-        health_check_node_port: None,
-    })
-}
-
-fn random_slices(random: &mut Random, lab: &Topology, service: &Service) -> Vec<EndpointSlice> {
-    let mut slices = Vec::new();
-    for family in Family::ALL {
-        if random.below(6) == 0 {
-            continue;
-        }
-        let mut endpoints = Vec::new();
-        for host in [&lab.pod1, &lab.pod2, &lab.pod3, &lab.node] {
-            let Some(address) = host.ips().find(|ip| Family::of(*ip) == family) else { continue };
-            if random.below(2) == 0 || (host.name == lab.node.name && random.below(2) == 0) {
-                continue;
-            }
-            let state = random.below(6);
-            endpoints.push(Endpoint {
-                address,
-                ready: state > 1,
-                serving: state > 0,
-                terminating: state <= 1 && random.below(2) == 0,
-                node: host.node.as_deref().filter(|_| random.below(10) > 0).map(Arc::from),
-                hints: match random.below(4) {
-                    0 => {
-                        let zone = Arc::from(*random.one_of(&["a", "b"]));
-                        Hints::boxed([zone].into(), Box::default())
-                    }
-                    _ => None,
-                },
-            });
-        }
-        let names: &[&str] = if random.below(8) == 0 { &["x"] } else { &["a", "b"] };
-        let protocol = if random.below(10) == 0 { Protocol::Tcp } else { Protocol::Udp };
-        let port = |name: &&str| EndpointPort { name: (*name).into(), protocol, port: TARGET };
-        slices.push(EndpointSlice {
-            name: ObjectName::new("default", format!("{}-{family}", service.name.name)),
-            service: Some(service.name.name.clone()),
-            family,
-            weight: *random.one_of(&[None, None, None, Some(0), Some(1), Some(300)]),
-            ports: names.iter().map(port).collect(),
-            endpoints,
-        });
-    }
-    slices
+    slice
 }

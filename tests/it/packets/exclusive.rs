@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
 use shunt::serve::presence::{FIRST_PORT, PORTS};
-use shunt_testbed::{Netns, patience};
+use shunt_testbed::{Netns, eventually, patience};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, status_json};
 
@@ -62,15 +62,13 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
 
         first.kill()?;
         let start = Instant::now();
-        let acts = loop {
-            let serving = |log: String| log.contains("serving metrics");
-            match (serving(second.log()), serving(third.log())) {
-                (false, false) => ensure!(start.elapsed() < patience(Duration::from_secs(10))),
-                (true, true) => anyhow::bail!("both act"),
-                (second_acts, _) => break if second_acts { &second } else { &third },
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        };
+        let acts = eventually("the next agent", || {
+            let [second_acts, third_acts] =
+                [&second, &third].map(|agent| agent.log().contains("serving metrics"));
+            ensure!(!(second_acts && third_acts), "both act");
+            let acts = if second_acts { &second } else { &third };
+            Ok((second_acts || third_acts).then_some(acts))
+        })?;
         let took = start.elapsed();
         ensure!(took < patience(Duration::from_secs(2)), "it took {took:?}");
         acts.wait_ready()?;
@@ -93,33 +91,4 @@ fn an_agent_of_another_container_has_no_process_number() -> Result<()> {
     let held = "another shunt (in another container or PID namespace) programs";
     assert!(told.contains(held), "{told}");
     agent.stop()
-}
-
-/// Many start at once: one acts, and when it ends, one of the others.
-#[test]
-fn of_many_agents_one_acts() -> Result<()> {
-    let world = World::with_web()?;
-    let mut agents = Vec::new();
-    for _ in 0..6 {
-        agents.push(world.agent(CLUSTER_CIDR)?.spawn()?);
-    }
-    while !agents.is_empty() {
-        let start = Instant::now();
-        let acting = loop {
-            let acting: Vec<usize> = (0..agents.len())
-                .filter(|nth| agents[*nth].log().contains("serving metrics"))
-                .collect();
-            let waiting = agents.iter().filter(|agent| agent.log().contains("waiting until"));
-            ensure!(acting.len() <= 1, "several act");
-            if let ([one], true) = (&acting[..], waiting.count() + 1 >= agents.len()) {
-                break *one;
-            }
-            ensure!(start.elapsed() < patience(Duration::from_secs(20)), "nobody acts");
-            std::thread::sleep(Duration::from_millis(2));
-        };
-        let agent = agents.swap_remove(acting);
-        assert_eq!(status_json(&world.lab.node)?["process"], agent.pid());
-        agent.kill()?;
-    }
-    Ok(())
 }

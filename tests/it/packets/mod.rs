@@ -1,7 +1,6 @@
 //! What becomes of packets: the real agent on a node of the testbed, programmed by manifests,
 //! and clients on all sides of it.
 
-mod atomicity;
 mod bad_input;
 mod drift;
 mod exclusive;

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::{fs, iter};
 
 use anyhow::{Context, Result, ensure};
-use shunt_testbed::{EndpointSlice, Protocol, Scratch, Service};
+use shunt_testbed::{EndpointSlice, Protocol, Service, TempDir};
 
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 
@@ -94,7 +94,7 @@ fn the_agent_starts_no_program() -> Result<()> {
 #[test]
 fn all_netlink_traffic_goes_through_libmnl() -> Result<()> {
     let world = World::with_web()?;
-    let folder = Scratch::new()?;
+    let folder = TempDir::new()?;
     let name = folder.path().join("thread").display().to_string();
     // One file per thread, and a stack below each call.
     let strace = ["strace", "-D", "-ff", "-k", "-yy", "-qq", "-s", "0", "-o", &name, "-e"];

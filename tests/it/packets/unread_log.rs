@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result, ensure};
 use nix::fcntl::{FcntlArg, fcntl};
-use shunt_testbed::{AgentBuilder, Host, Scratch, Service};
+use shunt_testbed::{AgentBuilder, Host, Service, TempDir};
 
 use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, status_json};
 
@@ -14,12 +14,12 @@ use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, status_json};
 struct Stderr {
     pipe: File,
     path: String,
-    _scratch: Scratch,
+    _scratch: TempDir,
 }
 
 impl Stderr {
     fn new() -> Result<Stderr> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let path = scratch.path().join("stderr");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU)?;
         let mut options = OpenOptions::new();
@@ -91,16 +91,6 @@ fn write_late(world: &World, pod: &Host) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn rules_are_programmed_although_the_log_is_full_from_the_start() -> Result<()> {
-    let world = World::with_web()?;
-    let stderr = Stderr::new()?;
-    stderr.fill()?;
-    let agent = stderr.of(world.agent(CLUSTER_CIDR)?).start()?;
-    world.assert_web_works();
-    agent.stop()
-}
-
 /// What collects the log is gone.
 #[test]
 fn log_that_nobody_can_read_delays_nothing() -> Result<()> {
@@ -117,8 +107,10 @@ fn log_that_nobody_can_read_delays_nothing() -> Result<()> {
 fn changes_reach_the_kernel_although_nobody_reads_the_warnings() -> Result<()> {
     let world = World::with_web()?;
     let stderr = Stderr::new()?;
-    let agent = stderr.of(world.agent(CLUSTER_CIDR)?).start()?;
+    // From the start.
     stderr.fill()?;
+    let agent = stderr.of(world.agent(CLUSTER_CIDR)?).start()?;
+    world.assert_web_works();
     // More than fits the queue.
     write_conflicts(&world, "conflicting", 4_000)?;
     write_late(&world, &world.lab.pod1)?;

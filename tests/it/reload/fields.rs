@@ -73,23 +73,6 @@ fn sync_period() -> Result<()> {
 }
 
 #[test]
-fn conntrack_sysctls() -> Result<()> {
-    let world = Configured::new("conntrack: {udpTimeout: 31s}\n")?;
-    let agent = world.agent().start()?;
-    let value = || {
-        world.lab.node.run(|| {
-            // Not /proc/self: it is the thread that is in the namespace.
-            let file = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
-            Ok(fs::read_to_string(file)?.trim().to_owned())
-        })
-    };
-    wait_until("31", || Ok(value()? == "31"))?;
-    world.config.write("conntrack: {udpTimeout: 32s}\n")?;
-    wait_until("32", || Ok(value()? == "32"))?;
-    agent.stop()
-}
-
-#[test]
 fn addresses_of_servers() -> Result<()> {
     let world = Configured::new("")?;
     let agent = world.agent().start()?;
@@ -107,15 +90,22 @@ fn addresses_of_servers() -> Result<()> {
 }
 
 #[test]
-fn oom_score_adj() -> Result<()> {
-    let world = Configured::new("oomScoreAdj: 500\n")?;
+fn oom_score_adj_and_sysctls() -> Result<()> {
+    let world = Configured::new("oomScoreAdj: 500\nconntrack: {udpTimeout: 31s}\n")?;
     let agent = world.agent().start()?;
-    let score = || -> Result<String> {
-        let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid()))?;
-        Ok(score.trim().to_owned())
+    let wait_for = |wanted: [&str; 2]| {
+        wait_until(&format!("{wanted:?}"), || {
+            let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid()))?;
+            let timeout = world.lab.node.run(|| {
+                // Not /proc/self: it is the thread that is in the namespace.
+                let file = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+                Ok(fs::read_to_string(file)?)
+            })?;
+            Ok([score.trim(), timeout.trim()] == wanted)
+        })
     };
-    assert_eq!(score()?, "500");
-    world.config.write("oomScoreAdj: 600\n")?;
-    wait_until("600", || Ok(score()? == "600"))?;
+    wait_for(["500", "31"])?;
+    world.config.write("oomScoreAdj: 600\nconntrack: {udpTimeout: 32s}\n")?;
+    wait_for(["600", "32"])?;
     agent.stop()
 }

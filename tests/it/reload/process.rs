@@ -4,7 +4,6 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::Result;
-use shunt_testbed::Agent;
 
 use super::configured::{Configured, WEB, WEB_PODS};
 use crate::world::SHUNT;
@@ -60,23 +59,6 @@ fn a_read_only_proc_sys_costs_sysctls_only() -> Result<()> {
     world.lab.from(&world.lab.client).tcp("10.96.0.20:80").eventually().reaches(&["pod-1"]);
     let said = agent.log().matches("cannot set conntrack sysctls").count();
     assert_eq!(said, 1, "{}", agent.log());
-    agent.stop()
-}
-
-/// As kubeadm's DaemonSet starts kube-proxy, but for where objects come from.
-#[test]
-fn kubeadms_file_and_arguments_start_it() -> Result<()> {
-    let world = Configured::new("")?;
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kubeadm-kube-proxy.yaml");
-    let agent = Agent::builder(SHUNT, &world.lab.node)
-        .manifests(&world.manifests)
-        .arg(format!("--config={file}"))
-        .start()?;
-    world.lab.from(&world.lab.client).tcp(WEB).reaches(&WEB_PODS).source_masqueraded();
-    // The size of the table is the machine's: it cannot be set from this namespace.
-    let log = agent.log();
-    let wrong = |line: &&str| line.contains("WARN") && !line.contains("nf_conntrack_max");
-    assert_eq!(log.lines().find(wrong), None, "{log}");
     agent.stop()
 }
 

@@ -1,7 +1,7 @@
 //! Where objects come from, and whose they are, while the agent runs.
 
 use anyhow::Result;
-use shunt_fake_apiserver::{Gate, Kubeconfig, Standin, TOKEN};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Standin};
 use shunt_testbed::{Agent, Node, Protocol, Service};
 
 use super::configured::Configured;
@@ -13,9 +13,7 @@ fn server(world: &Configured, name: &str, ip: &str) -> Result<(Standin, Gate, Ku
     let service = Service::new(name).cluster_ips(&[ip]).port("http", Protocol::Tcp, 80);
     let node = Node::of(&world.lab.node);
     api.put(&format!("{node}{service}{}", http_slices(name, &[&world.lab.pod1])))?;
-    let address = api.address();
-    let gate = Gate::open(&world.lab.node.ns, move || std::net::TcpStream::connect(address))?;
-    let kubeconfig = Kubeconfig::new(&format!("http://{}", gate.address()))?.token(TOKEN)?;
+    let (gate, kubeconfig) = api.reach(&world.lab.node)?;
     Ok((api, gate, kubeconfig))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use shunt_fake_apiserver::{Answer, Fault, Gate, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_fake_apiserver::{Answer, Fault, Gate, Kind, Kubeconfig, Standin};
 use shunt_testbed::{Agent, AgentBuilder, Node, Occupier, Service};
 
 use super::{explain, wait_for};
@@ -30,11 +30,7 @@ impl Cluster {
         api.put(&Node::of(&world.lab.node).to_string())?;
         api.put(&Service::everywhere("web", WEB).to_string())?;
         api.put(&slices("web", &[&world.lab.pod1]))?;
-        let address = api.address();
-        let connect = move || std::net::TcpStream::connect(address);
-        let gate = Gate::open(&world.lab.node, connect)?;
-        let kubeconfig =
-            Kubeconfig::new(&format!("http://{}", gate.address()))?.token_file(TOKEN)?;
+        let (gate, kubeconfig) = api.reach(&world.lab.node)?;
         Ok(Cluster { world, api, gate, kubeconfig })
     }
 

@@ -9,9 +9,20 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt_testbed::eventually;
+use shunt_testbed::{Host, Service, Topology, eventually};
 
-use crate::world::{SHUNT, World};
+use crate::world::{SHUNT, World, slices};
+
+/// The testbed with Services of these numbers and endpoints.
+fn world_with(services: impl Fn(&Topology) -> Vec<(u16, Vec<&Host>)>) -> Result<World> {
+    let world = World::new()?;
+    for (number, hosts) in services(&world.lab) {
+        let name = format!("service-{number}");
+        let content = format!("{}{}", Service::everywhere(&name, number), slices(&name, &hosts));
+        world.manifests.write(&format!("{name}.yaml"), content)?;
+    }
+    Ok(world)
+}
 
 /// The answer of `shunt explain`.
 #[derive(Debug)]

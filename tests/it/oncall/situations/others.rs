@@ -11,25 +11,25 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv,
     send, socket,
 };
-use shunt_testbed::Service;
 
-use super::explain;
-use crate::world::{World, slices};
+use super::{explain, world_with};
+use crate::world::World;
 
-/// Endpoint pod-1, pod-2, or the node itself.
+/// Endpoint pod-1, pod-2, the node itself, or none.
 const FIRST: u16 = 51;
 const SECOND: u16 = 52;
 const OF_NODE: u16 = 53;
+const NOWHERE: u16 = 54;
 
 fn world() -> Result<World> {
-    let world = World::new()?;
-    let lab = &world.lab;
-    for (number, host) in [(FIRST, &lab.pod1), (SECOND, &lab.pod2), (OF_NODE, &lab.node)] {
-        let name = format!("service-{number}");
-        let content = format!("{}{}", Service::everywhere(&name, number), slices(&name, &[host]));
-        world.manifests.write(&format!("{name}.yaml"), content)?;
-    }
-    Ok(world)
+    world_with(|lab| {
+        vec![
+            (FIRST, vec![&lab.pod1]),
+            (SECOND, vec![&lab.pod2]),
+            (OF_NODE, vec![&lab.node]),
+            (NOWHERE, Vec::new()),
+        ]
+    })
 }
 
 /// What comes back for an echo request.
@@ -127,10 +127,7 @@ fn probe_decides_about_endpoints_that_do_not_answer() -> Result<()> {
 /// A mere listing by `iptables-legacy` makes an empty table.
 #[test]
 fn legacy_iptables_counts_with_rules_and_leaves_certain_answers_certain() -> Result<()> {
-    const WITHOUT_ENDPOINTS: u16 = 54;
     let world = world()?;
-    let service = Service::everywhere("service-54", WITHOUT_ENDPOINTS);
-    world.manifests.write("service-54.yaml", service)?;
     let _agent = world.start()?;
     let (delivered, refused) = ("10.96.0.51:80", "10.96.0.54:80");
     let answer = |to| explain(&world, &["--to", to, "--from", "192.0.2.100"]);

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use shunt_testbed::Service;
 
-use super::{Answer, explain, wait_for};
-use crate::world::{World, slices};
+use super::{Answer, explain, wait_for, world_with};
+use crate::world::World;
 
 /// The timeout for one of many connections that may be lost.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -15,14 +14,7 @@ const THIRD: u16 = 73;
 const ALL: u16 = 74;
 
 fn world() -> Result<World> {
-    let world = World::new()?;
-    let [pod1, pod2, pod3] = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
-    for (number, pods) in [(THIRD, &[pod3][..]), (ALL, &[pod1, pod2, pod3])] {
-        let name = format!("service-{number}");
-        let content = format!("{}{}", Service::everywhere(&name, number), slices(&name, pods));
-        world.manifests.write(&format!("{name}.yaml"), content)?;
-    }
-    Ok(world)
+    world_with(|lab| vec![(THIRD, vec![&lab.pod3]), (ALL, vec![&lab.pod1, &lab.pod2, &lab.pod3])])
 }
 
 /// The pod sends with an address of another one, which the strict reverse path filter refuses.

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -16,7 +16,6 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -91,35 +90,6 @@ impl Client {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let sender = runtime.block_on(self.open())?;
         Ok(Connection { client: self, runtime, sender })
-    }
-
-    /// Gets all paths at the same time, each on a new connection, and drops what the server sends.
-    /// Returns the bytes of each body.
-    pub fn drain(&self, paths: &[&str], accept: &str) -> Result<Vec<u64>> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let mut requests = JoinSet::new();
-            for (at, path) in paths.iter().enumerate() {
-                let mut sender = self.open().await?;
-                let request = self.request(Method::GET, path, accept).body(Full::default())?;
-                let context = format!("GET {path}");
-                requests.spawn(async move {
-                    let response = sender.send_request(request).await?;
-                    ensure!(response.status().is_success(), "{context}: {}", response.status());
-                    let (mut body, mut bytes) = (response.into_body(), 0);
-                    while let Some(frame) = body.frame().await.transpose()? {
-                        bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-                    }
-                    Ok((at, bytes))
-                });
-            }
-            let mut drained = vec![0; paths.len()];
-            while let Some(done) = requests.join_next().await {
-                let (at, bytes) = done??;
-                drained[at] = bytes;
-            }
-            Ok(drained)
-        })
     }
 
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>> {

@@ -17,42 +17,27 @@ use crate::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes connections to the server behind a gate.
-type Connect = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
+/// Makes connections to the server behind a gate, for a client whose connection it may use first.
+type Connect = Arc<dyn Fn(&std::net::TcpStream) -> io::Result<std::net::TcpStream> + Send + Sync>;
 
 /// A relay on a loopback address of one network namespace to a server elsewhere. It knows nothing
-/// of what it relays. Commands have taken effect when they return.
+/// of what it relays.
 pub struct Gate {
     netns: Netns,
     address: SocketAddr,
     state: watch::Sender<State>,
-    /// The number of commands that the listening side has carried out.
-    carried_out: watch::Receiver<u64>,
-    accepted: watch::Receiver<usize>,
     runtime: Runtime,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    commands: u64,
-    /// It listens while anybody has it: nobody keeps it but who takes connections.
     listener: Option<Arc<TcpListener>>,
-    flow: Flow,
-    /// Connections of an earlier epoch are cut.
-    epoch: u64,
-    /// In connections of an earlier age nothing moves.
-    age: u64,
-}
-
-/// What becomes of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flow {
-    /// They are relayed.
-    Open,
-    /// They are not, though connections are taken and stay.
-    Blocked,
-    /// New connections are cut when the server has sent this many.
-    CutAfter(usize),
+    /// How many connections it has taken so far.
+    accepted: usize,
+    /// This many connections, the first ones, are cut.
+    cut: usize,
+    /// In this many, nothing moves.
+    still: usize,
 }
 
 impl Gate {
@@ -61,23 +46,22 @@ impl Gate {
         netns: &Netns,
         connect: impl Fn() -> io::Result<std::net::TcpStream> + Send + Sync + 'static,
     ) -> Result<Self> {
+        Self::open_for(netns, move |_| connect())
+    }
+
+    /// The same where each client has something to say first.
+    pub(crate) fn open_for(
+        netns: &Netns,
+        connect: impl Fn(&std::net::TcpStream) -> io::Result<std::net::TcpStream>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Self> {
         let first = bind(netns, 0)?;
         let address = first.local_addr()?;
-        let start = State { commands: 0, listener: None, flow: Flow::Open, epoch: 0, age: 0 };
-        let state = watch::Sender::new(start);
-        let (carry_out, carried_out) = watch::channel(0);
-        let (accept, accepted) = watch::channel(0);
-        let connect: Connect = Arc::new(connect);
-        let runtime = Runtime::start(
-            "api-gate",
-            guard(Guarded {
-                state: state.subscribe(),
-                carried_out: carry_out,
-                accepted: accept,
-                connect,
-            }),
-        )?;
-        let gate = Self { netns: netns.clone(), address, state, carried_out, accepted, runtime };
+        let state = watch::Sender::new(State::default());
+        let runtime = Runtime::start("api-gate", guard(state.clone(), Arc::new(connect)))?;
+        let gate = Self { netns: netns.clone(), address, state, runtime };
         gate.listen(first)?;
         Ok(gate)
     }
@@ -88,31 +72,32 @@ impl Gate {
     }
 
     /// Cuts all connections: both sides get a reset.
-    pub fn cut(&self) -> Result<()> {
-        self.command(|state| state.epoch += 1)
+    pub fn cut(&self) {
+        self.state.send_modify(|state| state.cut = state.accepted);
     }
 
     /// Refuses connections, and cuts those that are open.
     pub fn refuse(&self) -> Result<()> {
-        // First, so that none of those that are cut finds it still listening.
-        self.command(|state| state.listener = None)?;
-        self.cut()
+        let mut given_up = None;
+        self.state.send_modify(|state| given_up = state.listener.take());
+        if let Some(listener) = given_up {
+            // First, so that none of those that are cut finds it still listening. Closing it would not
+            // do: a process that a test starts meanwhile has a copy of it until it executes its program.
+            shutdown(listener.as_raw_fd(), Shutdown::Both)?;
+        }
+        self.cut();
+        Ok(())
     }
 
     /// Takes connections and keeps those that are open, but lets nothing through.
-    pub fn block(&self) -> Result<()> {
-        self.command(|state| state.flow = Flow::Blocked)
+    pub fn block(&self) {
+        self.state.send_modify(|state| state.still = usize::MAX);
     }
 
     /// Lets nothing more through in connections that are open, without closing them, as when the
     /// other host is gone. New ones are not affected.
-    pub fn abandon(&self) -> Result<()> {
-        self.command(|state| state.age += 1)
-    }
-
-    /// Cuts each new connection after the server has sent so many bytes in it.
-    pub fn cut_after(&self, bytes: usize) -> Result<()> {
-        self.command(|state| state.flow = Flow::CutAfter(bytes))
+    pub fn abandon(&self) {
+        self.state.send_modify(|state| state.still = state.accepted);
     }
 
     /// Lets everything through again.
@@ -120,36 +105,26 @@ impl Gate {
         if self.state.borrow().listener.is_none() {
             self.listen(bind(&self.netns, self.address.port())?)?;
         }
-        self.command(|state| state.flow = Flow::Open)
+        self.state.send_modify(|state| state.still = 0);
+        Ok(())
     }
 
     /// How many connections it has taken so far.
     pub fn accepted(&self) -> usize {
-        *self.accepted.borrow()
+        self.state.borrow().accepted
     }
 
     /// Waits until it has taken this many connections.
     pub fn wait_for_accepted(&self, count: usize) -> Result<()> {
-        let mut accepted = self.accepted.clone();
-        let enough = async { accepted.wait_for(|accepted| *accepted >= count).await.map(drop) };
+        let mut state = self.state.subscribe();
+        let enough = async { state.wait_for(|state| state.accepted >= count).await.map(drop) };
         self.runtime.wait(PATIENCE, enough).with_context(|| format!("not {count} connections"))
     }
 
     fn listen(&self, listener: std::net::TcpListener) -> Result<()> {
         let listener = self.runtime.enter(|| TcpListener::from_std(listener))?;
-        self.command(|state| state.listener = Some(Arc::new(listener)))
-    }
-
-    fn command(&self, change: impl FnOnce(&mut State)) -> Result<()> {
-        let mut number = 0;
-        self.state.send_modify(|state| {
-            state.commands += 1;
-            number = state.commands;
-            change(state);
-        });
-        let mut carried_out = self.carried_out.clone();
-        let done = async { carried_out.wait_for(|done| *done >= number).await.map(drop) };
-        self.runtime.wait(PATIENCE, done).context("the gate is stuck")
+        self.state.send_modify(|state| state.listener = Some(Arc::new(listener)));
+        Ok(())
     }
 }
 
@@ -160,22 +135,11 @@ fn bind(netns: &Netns, port: u16) -> Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// The ends of a gate's channels that its thread holds.
-struct Guarded {
-    state: watch::Receiver<State>,
-    carried_out: watch::Sender<u64>,
-    accepted: watch::Sender<usize>,
-    connect: Connect,
-}
-
 /// Takes connections while there is a listener.
-async fn guard(mut gate: Guarded) -> io::Result<()> {
+async fn guard(state: watch::Sender<State>, connect: Connect) -> io::Result<()> {
+    let mut changes = state.subscribe();
     loop {
-        let (commands, listener) = {
-            let state = gate.state.borrow_and_update();
-            (state.commands, state.listener.clone())
-        };
-        gate.carried_out.send_replace(commands);
+        let listener = changes.borrow_and_update().listener.clone();
         let accept = async {
             match &listener {
                 Some(listener) => listener.accept().await,
@@ -183,24 +147,20 @@ async fn guard(mut gate: Guarded) -> io::Result<()> {
             }
         };
         tokio::select! {
-            connection = accept => {
-                let (client, _) = connection?;
-                gate.accepted.send_modify(|accepted| *accepted += 1);
-                tokio::spawn(relay(client, gate.state.clone(), Arc::clone(&gate.connect)));
-            }
-            changed = gate.state.changed() => {
-                // A listener that is given up refuses before the command counts as carried out.
-                // Closing it would not do: a process that a test starts meanwhile has a copy of it
-                // until it executes its program.
-                if let Some(listener) = listener
-                    && gate.state.borrow().listener.is_none()
-                {
-                    shutdown(listener.as_raw_fd(), Shutdown::Both)?;
+            accepted = accept => match accepted {
+                Ok((client, _)) => {
+                    let mut number = 0;
+                    state.send_modify(|state| {
+                        number = state.accepted;
+                        state.accepted += 1;
+                    });
+                    tokio::spawn(relay(client, number, state.subscribe(), Arc::clone(&connect)));
                 }
-                if changed.is_err() {
-                    return Ok(());
-                }
-            }
+                // It has been given up meanwhile.
+                Err(_) if changes.borrow().listener.is_none() => {}
+                Err(error) => return Err(error),
+            },
+            _ = changes.changed() => {}
         }
     }
 }
@@ -208,33 +168,31 @@ async fn guard(mut gate: Guarded) -> io::Result<()> {
 /// Relays until one side ends, or the connection is cut.
 async fn relay(
     client: TcpStream,
+    number: usize,
     mut state: watch::Receiver<State>,
     connect: Connect,
 ) -> io::Result<()> {
-    let now = |state: &mut watch::Receiver<State>| {
-        let state = state.borrow_and_update();
-        (state.epoch, state.age, state.flow)
+    let client = client.into_std()?;
+    client.set_nonblocking(false)?;
+    let connected = tokio::task::spawn_blocking(move || anyhow::Ok((connect(&client)?, client)));
+    let Ok((server, client)) = connected.await? else { return Ok(()) };
+    let stream = |stream: std::net::TcpStream| {
+        stream.set_nonblocking(true)?;
+        // What one side sends at once goes on at once.
+        stream.set_nodelay(true)?;
+        TcpStream::from_std(stream)
     };
-    let (epoch, age, flow) = now(&mut state);
-    let mut left = match flow {
-        Flow::CutAfter(bytes) => Some(bytes),
-        Flow::Open | Flow::Blocked => None,
-    };
-    let server = tokio::task::spawn_blocking(move || connect()).await??;
-    server.set_nonblocking(true)?;
-    // What one side sends at once goes on at once.
-    server.set_nodelay(true)?;
-    client.set_nodelay(true)?;
-    let (mut client, mut server) = (client, TcpStream::from_std(server)?);
+    let (mut client, mut server) = (stream(client)?, stream(server)?);
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {
-        let (epoch_now, age_now, flow) = now(&mut state);
-        if epoch_now != epoch || left == Some(0) {
+        let (is_cut, moves) = {
+            let state = state.borrow_and_update();
+            (number < state.cut, number >= state.still)
+        };
+        if is_cut {
             client.set_zero_linger()?;
             return server.set_zero_linger();
         }
-        let moves = flow != Flow::Blocked && age_now == age;
-        let most = left.unwrap_or(down.len()).min(down.len());
         tokio::select! {
             // A command counts before the bytes that came after it.
             biased;
@@ -243,12 +201,9 @@ async fn relay(
                 0 => return server.shutdown().await,
                 count => server.write_all(&up[..count]).await?,
             },
-            count = server.read(&mut down[..most]), if moves => match count? {
+            count = server.read(&mut down), if moves => match count? {
                 0 => return client.shutdown().await,
-                count => {
-                    client.write_all(&down[..count]).await?;
-                    left = left.map(|left| left - count);
-                }
+                count => client.write_all(&down[..count]).await?,
             },
         }
     }

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use shunt_testbed::Scratch;
+use shunt_testbed::TempDir;
 
 use crate::certs::Identity;
 
 /// A kubeconfig, with the files that it names beside it. They are gone when it is dropped.
 pub struct Kubeconfig {
-    scratch: Scratch,
+    scratch: TempDir,
     server: String,
     authority: Option<String>,
     user: String,
@@ -21,7 +21,7 @@ pub struct Kubeconfig {
 impl Kubeconfig {
     /// For the server at this address (`https://127.0.0.1:6443`), without credentials.
     pub fn new(server: &str) -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let (server, user) = (server.to_owned(), String::new());
         let config = Self { scratch, server, authority: None, user, cluster: String::new() };
         config.write()?;

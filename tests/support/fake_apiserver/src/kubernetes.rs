@@ -8,13 +8,11 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hyper::Method;
 use serde_json::Value;
-use shunt_testbed::{HEALTH_PORT, Netns, Program, Scratch, http_get, patience};
+use shunt_testbed::{HEALTH_PORT, Netns, Program, TempDir, eventually, http_get};
 
 use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
@@ -29,16 +27,16 @@ use crate::standin::TOKEN;
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 const API_PORT: u16 = 6443;
 const ADMIN_TOKEN: &str = "admin-token";
-/// How long the server may take to start.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A kube-apiserver with an etcd, and nothing that acts on what is in it: no controllers, no
 /// scheduler, no nodes.
 pub struct Kubernetes {
     netns: Netns,
     assets: PathBuf,
-    scratch: Scratch,
+    scratch: TempDir,
     authority: Authority,
+    /// With all rights.
+    kubeconfig: Kubeconfig,
     admin: Client,
     server: Mutex<Option<Program>>,
     _etcd: Program,
@@ -67,7 +65,7 @@ impl Kubernetes {
     pub fn start(assets: &Path) -> Result<Self> {
         let netns = Netns::new()?;
         netns.ip("link set lo up")?;
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let authority = Authority::new()?;
         let folder = scratch.path();
         let (server, (signer, signed)) = (authority.server()?, key_pair()?);
@@ -78,7 +76,6 @@ impl Kubernetes {
             ("server.key", server.key),
             ("signer.key", signer),
             ("signer.pub", signed),
-            ("admin.conf", admin_kubeconfig(&folder.join("ca.crt"))),
             (
                 "tokens.csv",
                 format!("{ADMIN_TOKEN},admin,admin,system:masters\n{TOKEN},{},agent\n", role.user),
@@ -87,13 +84,22 @@ impl Kubernetes {
         for (name, content) in files {
             fs::write(folder.join(name), content)?;
         }
-        let etcd = program(&netns, &assets.join("etcd"), &etcd_arguments(folder))?;
+        let etcd = [
+            format!("--data-dir={}", folder.join("etcd").display()),
+            // The data need not survive this machine.
+            "--unsafe-no-fsync=true".to_owned(),
+            "--log-level=warn".to_owned(),
+        ];
+        let etcd = program(&netns, &assets.join("etcd"), &etcd)?;
+        let kubeconfig = Kubeconfig::new(&format!("https://127.0.0.1:{API_PORT}"))?;
+        let kubeconfig = kubeconfig.authority(&authority.pem())?.token(ADMIN_TOKEN)?;
         let admin = Client::new(connector(&netns), Some(&authority.pem()), ADMIN_TOKEN)?;
         let assets = assets.to_owned();
         let server = Mutex::new(None);
-        let kubernetes = Self { netns, assets, scratch, authority, admin, server, _etcd: etcd };
+        let kubernetes =
+            Self { netns, assets, scratch, authority, kubeconfig, admin, server, _etcd: etcd };
         kubernetes.start_server()?;
-        for (collection, object) in role.objects() {
+        for (collection, object) in &role.objects {
             kubernetes.done(Method::POST, collection, Some(object))?;
         }
         Ok(kubernetes)
@@ -129,16 +135,13 @@ impl Kubernetes {
 
     /// Waits until a kube-proxy in this network namespace is healthy.
     pub fn wait_for_kube_proxy(kube_proxy: &Program, netns: &Netns) -> Result<()> {
-        let (start, address) = (Instant::now(), ([127, 0, 0, 1], HEALTH_PORT).into());
-        while !http_get(netns, address, "/healthz").is_ok_and(|answer| answer.status == 200) {
-            ensure!(
-                start.elapsed() < patience(PATIENCE) && kube_proxy.is_running(),
-                "kube-proxy does not start:\n{}",
-                kube_proxy.log()
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let address = ([127, 0, 0, 1], HEALTH_PORT).into();
+        eventually("a healthy kube-proxy", || {
+            ensure!(kube_proxy.is_running(), "kube-proxy has ended");
+            let answer = http_get(netns, address, "/healthz");
+            Ok(answer.is_ok_and(|answer| answer.status == 200).then_some(()))
+        })
+        .with_context(|| kube_proxy.log())
     }
 
     /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that the chart
@@ -204,7 +207,7 @@ impl Kubernetes {
         let mut path = OsString::from(&self.assets);
         path.push(":");
         path.push(env::var_os("PATH").unwrap_or_default());
-        command.env("PATH", path).env("KUBECONFIG", self.scratch.path().join("admin.conf"));
+        command.env("PATH", path).env("KUBECONFIG", self.kubeconfig.path());
         command
     }
 
@@ -241,13 +244,12 @@ impl Kubernetes {
         let mut server = self.server()?;
         let (folder, program) = (self.scratch.path(), self.assets.join("kube-apiserver"));
         let running = self::program(&self.netns, &program, &arguments(folder))?;
-        let deadline = Instant::now() + PATIENCE;
-        while !self.admin.get("/readyz").is_ok_and(|reply| reply.status == 200) {
-            if Instant::now() > deadline || !running.is_running() {
-                bail!("kube-apiserver does not start:\n{}", running.log());
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        eventually("a ready kube-apiserver", || {
+            ensure!(running.is_running(), "kube-apiserver has ended");
+            let reply = self.admin.get("/readyz");
+            Ok(reply.is_ok_and(|reply| reply.status == 200).then_some(()))
+        })
+        .with_context(|| running.log())?;
         *server = Some(running);
         Ok(())
     }
@@ -266,25 +268,6 @@ fn connector(netns: &Netns) -> impl Fn() -> io::Result<TcpStream> + Send + Sync 
             .run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, API_PORT))))
             .unwrap_or_else(|error| Err(io::Error::other(error)))
     }
-}
-
-fn admin_kubeconfig(authority: &Path) -> String {
-    format!(
-        "{{apiVersion: v1, kind: Config, current-context: it, \
-         clusters: [{{name: it, cluster: {{server: 'https://127.0.0.1:{API_PORT}', \
-         certificate-authority: '{}'}}}}], users: [{{name: it, user: {{token: {ADMIN_TOKEN}}}}}], \
-         contexts: [{{name: it, context: {{cluster: it, user: it}}}}]}}",
-        authority.display()
-    )
-}
-
-fn etcd_arguments(folder: &Path) -> Vec<String> {
-    vec![
-        format!("--data-dir={}", folder.join("etcd").display()),
-        // The data need not survive this machine.
-        "--unsafe-no-fsync=true".to_owned(),
-        "--log-level=warn".to_owned(),
-    ]
 }
 
 fn arguments(folder: &Path) -> Vec<String> {

@@ -9,7 +9,7 @@
 //! api.put("{apiVersion: v1, kind: Node, metadata: {name: node-1}}")?;
 //! api.misbehave(Fault::new(Answer::RetryAfter(429, 1)).on(Verb::Watch).of(Kind::Node).times(2));
 //! // … a client at work …
-//! assert_eq!(api.requests().iter().filter(|request| request.starts_list()).count(), 1);
+//! assert_eq!(api.requests().iter().filter(|request| request.verb == Verb::List).count(), 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -36,5 +36,5 @@ pub use kubernetes::Kubernetes;
 pub use marker::Marker;
 pub use object::{Key, Kind};
 pub use proxy::Proxy;
-pub use standin::{Answer, Fault, Request, Settings, Standin, TOKEN, Verb};
+pub use standin::{Answer, Fault, Request, Standin, TOKEN, Verb};
 pub use suite::{Alone, Api, Case, Real, conclude, kubernetes, run, run_real, run_trials, trial};

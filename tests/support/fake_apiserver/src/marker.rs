@@ -1,15 +1,12 @@
 //! A Service that shows how far a proxy has come.
 
 use std::cell::Cell;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
-use shunt_testbed::{Protocol, Topology, patience};
+use shunt_testbed::{Origin, eventually};
 
-/// How long a proxy may take until what was written is in the kernel.
-const CONVERGENCE: Duration = Duration::from_secs(30);
 const PODS: [(&str, &str, &str); 2] =
     [("pod-1", "10.244.0.11", "fd00:244::11"), ("pod-2", "10.244.0.12", "fd00:244::12")];
 
@@ -57,26 +54,20 @@ impl Marker {
         [service, slice("IPv4", here.1, elsewhere.1), slice("IPv6", here.2, elsewhere.2)]
     }
 
-    /// Waits until the client reaches the endpoint that it has now, and no other.
-    pub fn wait(&self, lab: &Topology) -> Result<()> {
+    /// Waits until packets from there reach the endpoint that it has now, and no other.
+    pub fn wait(&self, from: Origin<'_>) -> Result<()> {
         let mark = self.0.get();
         let (expected, ..) = PODS[mark % 2];
         for ip in ["10.96.255.1", "[fd00:96::ff01]"] {
             let to = format!("{ip}:{}", 1000 + mark);
-            let probe = lab.from(&lab.client).probe(Protocol::Tcp, &to);
-            let start = Instant::now();
-            loop {
+            let probe = from.tcp(&to);
+            eventually(format_args!("the proxy does not follow: {to} is not {expected}"), || {
                 // Enough that a second endpoint would show.
                 let tally = probe.tally(16, Duration::from_millis(500))?;
                 let own = |server: &&str| server.split(':').next() == Some(expected);
-                let servers = tally.by_server();
-                if tally.lost() == 0 && servers.keys().all(own) {
-                    break;
-                }
-                let late = start.elapsed() > patience(CONVERGENCE);
-                ensure!(!late, "the proxy does not follow: {to} is not {expected}, {tally}");
-                thread::sleep(Duration::from_millis(10));
-            }
+                let is_so = tally.lost() == 0 && tally.by_server().keys().all(own);
+                Ok(is_so.then_some(()))
+            })?;
         }
         Ok(())
     }

@@ -25,36 +25,30 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::Node, Self::ServiceCidr, Self::Service, Self::EndpointSlice, Self::Event];
 
+    /// Its names in the fields `kind` and `apiVersion`, and in paths.
+    const fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Node => ["Node", "v1", "nodes"],
+            Self::ServiceCidr => ["ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"],
+            Self::Service => ["Service", "v1", "services"],
+            Self::EndpointSlice => ["EndpointSlice", "discovery.k8s.io/v1", "endpointslices"],
+            Self::Event => ["Event", "events.k8s.io/v1", "events"],
+        }
+    }
+
     /// The name as in the field `kind`.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "Node",
-            Self::ServiceCidr => "ServiceCIDR",
-            Self::Service => "Service",
-            Self::EndpointSlice => "EndpointSlice",
-            Self::Event => "Event",
-        }
+        self.names()[0]
     }
 
     /// The group and version as in the field `apiVersion`.
     pub fn api_version(self) -> &'static str {
-        match self {
-            Self::Node | Self::Service => "v1",
-            Self::ServiceCidr => "networking.k8s.io/v1",
-            Self::EndpointSlice => "discovery.k8s.io/v1",
-            Self::Event => "events.k8s.io/v1",
-        }
+        self.names()[1]
     }
 
     /// The name as in paths.
     pub fn plural(self) -> &'static str {
-        match self {
-            Self::Node => "nodes",
-            Self::ServiceCidr => "servicecidrs",
-            Self::Service => "services",
-            Self::EndpointSlice => "endpointslices",
-            Self::Event => "events",
-        }
+        self.names()[2]
     }
 
     /// Whether objects of this kind live in a namespace.
@@ -145,24 +139,4 @@ impl fmt::Display for Key {
 pub(crate) fn parse(manifest: &str) -> Result<Vec<Value>> {
     let head = || manifest.lines().take(20).collect::<Vec<_>>().join("\n");
     serde_saphyr::from_multiple(manifest).with_context(|| format!("not YAML:\n{}", head()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_and_paths_are_those_of_kubernetes() {
-        let objects = parse(
-            "---\napiVersion: v1\nkind: Node\nmetadata: {name: node}\n\
-             ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-             metadata: {name: s, namespace: a}\n",
-        );
-        let objects = objects.unwrap();
-        let keys: Vec<Key> = objects.iter().map(|object| Key::of(object).unwrap()).collect();
-        assert_eq!(keys[0].path(), "/api/v1/nodes/node");
-        assert_eq!(keys[1].path(), "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices/s");
-        assert_eq!(keys[1].kind.path(), "/apis/discovery.k8s.io/v1/endpointslices");
-        assert!(Key::of(&parse("kind: Pod").unwrap()[0]).is_err());
-    }
 }

@@ -1,29 +1,19 @@
 //! A proxy between the agent and an API server.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use anyhow::Result;
+use shunt_testbed::Netns;
 
-type Connect = dyn Fn() -> io::Result<TcpStream> + Send + Sync;
+use crate::gate::Gate;
 
-/// An HTTP proxy that knows `CONNECT`, on a loopback address of the thread that starts it. Wherever
-/// it is asked to connect to, it connects to one server.
+/// An HTTP proxy that knows `CONNECT`, on a loopback address of this process's network namespace.
+/// Wherever it is asked to connect to, it connects to one server.
 pub struct Proxy {
-    address: SocketAddr,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Shared {
-    connect: Box<Connect>,
-    /// The value of `Proxy-Authorization` that it wants.
-    authorization: Option<String>,
-    requests: Mutex<Vec<String>>,
-    stopped: AtomicBool,
+    gate: Gate,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Proxy {
@@ -32,80 +22,51 @@ impl Proxy {
         connect: impl Fn() -> io::Result<TcpStream> + Send + Sync + 'static,
         authorization: Option<&str>,
     ) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            connect: Box::new(connect),
-            authorization: authorization.map(str::to_owned),
-            requests: Mutex::default(),
-            stopped: AtomicBool::new(false),
-        });
-        let of_thread = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("proxy".to_owned()).spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                if of_thread.stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let shared = Arc::clone(&of_thread);
-                thread::spawn(move || serve(client, &shared));
-            }
+        let authorization = authorization.map(str::to_owned);
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let requested = Arc::clone(&requests);
+        let gate = Gate::open_for(&Netns::own()?, move |client| {
+            let target = admit(client, authorization.as_deref())?;
+            requested.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+            let server = connect()?;
+            let mut client = client;
+            client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
+            Ok(server)
         })?;
-        Ok(Self { address, shared, thread: Some(thread) })
+        Ok(Self { gate, requests })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.gate.address()
     }
 
     /// The targets (`host:port`) that it was asked to connect to by clients with the right credentials.
     pub fn requests(&self) -> Vec<String> {
-        self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(self.address);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-fn serve(mut client: TcpStream, shared: &Shared) -> io::Result<()> {
-    let mut reader = BufReader::new(client.try_clone()?);
+/// Reads a request, and returns where to connect to. A client sends nothing more before there is an answer.
+fn admit(mut client: &TcpStream, authorization: Option<&str>) -> io::Result<String> {
     let mut head = Vec::new();
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        match line.trim_end() {
-            "" => break,
-            line => head.push(line.to_owned()),
+    for line in BufReader::new(client).lines() {
+        match line? {
+            end if end.is_empty() => break,
+            line => head.push(line),
         }
     }
-    let Some(target) = head[0].strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next())
-    else {
-        return client.write_all(b"HTTP/1.1 405 Method Not Allowed\r\n\r\n");
-    };
+    let request = head.first().map(String::as_str).unwrap_or_default();
+    let target = request.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next());
     let sent = head.iter().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("Proxy-Authorization").then(|| value.trim().to_owned())
+        name.eq_ignore_ascii_case("Proxy-Authorization").then(|| value.trim())
     });
-    if sent != shared.authorization {
-        return client.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
-    }
-    shared.requests.lock().unwrap_or_else(PoisonError::into_inner).push(target.to_owned());
-    let server = (shared.connect)()?;
-    client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?;
-    let (to_server, from_client) = (server.try_clone()?, reader);
-    thread::spawn(move || relay(from_client, to_server));
-    relay(server, client);
-    Ok(())
-}
-
-fn relay(mut from: impl Read, mut to: TcpStream) {
-    let _ = io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Both);
+    let refusal: &[u8] = match target {
+        Some(target) if sent == authorization => return Ok(target.to_owned()),
+        Some(_) => b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+        None => b"HTTP/1.1 405 Method Not Allowed\r\n\r\n",
+    };
+    client.write_all(refusal)?;
+    Err(io::ErrorKind::PermissionDenied.into())
 }

@@ -11,17 +11,16 @@ const DEPLOYED: &str = include_str!("../../../../deploy/kustomize/base/shunt.yam
 /// The name of role and binding in kube-apiserver.
 const INSTALLED: &str = "shunt-in-tests";
 
-/// The ClusterRole of the chart, and the user whom it is bound to.
-#[derive(Clone, Debug)]
+/// What gives the agent's ServiceAccount its rights.
 pub(crate) struct Role {
-    /// The name by which the API server knows the agent's ServiceAccount.
+    /// The name by which the API server knows the ServiceAccount.
     pub(crate) user: String,
-    role: Value,
-    binding: Value,
+    /// Role and binding, with the collections that they belong in.
+    pub(crate) objects: [(&'static str, Value); 2],
 }
 
 impl Role {
-    /// Reads the role from `deploy/`.
+    /// Reads it from `deploy/`.
     pub(crate) fn deployed() -> Result<Self> {
         let mut objects = parse(DEPLOYED)?;
         let mut take = |kind: &str| {
@@ -36,14 +35,10 @@ impl Role {
         let subject = &binding["subjects"][0];
         let field = |name: &str| subject[name].as_str().with_context(|| format!("no {name}"));
         let user = format!("system:serviceaccount:{}:{}", field("namespace")?, field("name")?);
-        Ok(Self { user, role, binding })
-    }
-
-    /// The objects that give the user the rights, with the collections that they belong in.
-    pub(crate) fn objects(&self) -> [(&'static str, &Value); 2] {
-        [
-            ("/apis/rbac.authorization.k8s.io/v1/clusterroles", &self.role),
-            ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &self.binding),
-        ]
+        let objects = [
+            ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role),
+            ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding),
+        ];
+        Ok(Self { user, objects })
     }
 }

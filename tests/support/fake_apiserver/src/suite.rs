@@ -7,10 +7,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
-use shunt_testbed::record_not_run;
+use shunt_testbed::{Netns, record_not_run};
 
 use crate::certs::Identity;
 use crate::client::Client;
+use crate::gate::Gate;
+use crate::kubeconfig::Kubeconfig;
 use crate::kubernetes::Kubernetes;
 use crate::object::Key;
 use crate::standin::{Standin, TOKEN};
@@ -89,6 +91,14 @@ impl Api {
                 Box::new(move || std::net::TcpStream::connect(address))
             }
             Self::Kubernetes(kubernetes) => Box::new(kubernetes.connector()),
+        }
+    }
+
+    /// A way to it from a network namespace, and a kubeconfig for the agent there.
+    pub fn reach(&self, netns: &Netns) -> Result<(Gate, Kubeconfig)> {
+        match self {
+            Self::Standin(standin) => standin.reach(netns),
+            Self::Kubernetes(kubernetes) => kubernetes.reach(netns),
         }
     }
 

@@ -12,7 +12,7 @@ impl Table {
     /// A chain that rules and elements may go to: one that is there, and is no base chain.
     pub(crate) fn target(&self, name: &str) -> Result<(), Errno> {
         let chain = self.chain(name).ok_or(Errno::ENOENT)?;
-        if chain.base.is_some() { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if chain.head.base.is_some() { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
     /// Adds an element; true if it was not there.
@@ -51,7 +51,7 @@ impl Table {
         if let Some(errno) = refuse.and_then(|refuse| refuse(set, &new.key)) {
             return Err(errno);
         }
-        let is_full = of.size.is_some_and(|size| of.elements.len() >= size as usize);
+        let is_full = of.head.size.is_some_and(|size| of.elements.len() >= size as usize);
         // One too many is there all the same for the rest of the transaction, which is doomed.
         self.set_mut(set).ok_or(Errno::ENOENT)?.insert(new);
         if is_full { Err(Errno::ENFILE) } else { Ok(true) }

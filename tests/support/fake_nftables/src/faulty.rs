@@ -53,11 +53,37 @@ impl<K: Kernel> Faulty<K> {
         call: Call<'_>,
         perform: impl FnOnce(&mut K) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        match (self.decide)(call) {
+        let fault = (self.decide)(call);
+        self.suffer(fault, perform)
+    }
+
+    fn suffer<T>(
+        &mut self,
+        fault: Option<Fault>,
+        perform: impl FnOnce(&mut K) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match fault {
             None | Some(Fault::Torn) => perform(&mut self.kernel),
             Some(Fault::Before(error)) => Err(error),
             Some(Fault::After(error)) => perform(&mut self.kernel).and(Err(error)),
         }
+    }
+
+    /// Lists elements, with [`Fault::Torn`] some twice and others not at all.
+    fn tear<T>(
+        &mut self,
+        each: &mut dyn FnMut(DumpedElement<'_>),
+        perform: impl FnOnce(&mut K, &mut dyn FnMut(DumpedElement<'_>)) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let fault = (self.decide)(Call::List);
+        let is_torn = matches!(fault, Some(Fault::Torn));
+        let mut listed = 0;
+        let mut tearing = |element: DumpedElement<'_>| {
+            let times = if is_torn { [2, 1, 0][listed % 3] } else { 1 };
+            listed += 1;
+            (0..times).for_each(|_| each(element));
+        };
+        self.suffer(fault, |kernel| perform(kernel, &mut tearing))
     }
 
     /// Lists as [`Socket`](nfnetlink::nft::Socket) does, which repeats an interrupted dump.
@@ -115,15 +141,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        let fault = (self.decide)(Call::List);
-        let mut tearing = torn(fault.as_ref(), each);
-        match fault {
-            Some(Fault::Before(error)) => Err(error),
-            Some(Fault::After(error)) => {
-                self.kernel.elements(family, table, set, &mut tearing).and(Err(error))
-            }
-            None | Some(Fault::Torn) => self.kernel.elements(family, table, set, &mut tearing),
-        }
+        self.tear(each, |kernel, each| kernel.elements(family, table, set, each))
     }
 
     fn lookup(
@@ -141,26 +159,6 @@ impl<K: Kernel> Kernel for Faulty<K> {
     }
 
     fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        let fault = (self.decide)(Call::List);
-        let mut tearing = torn(fault.as_ref(), each);
-        match fault {
-            Some(Fault::Before(error)) => Err(error),
-            Some(Fault::After(error)) => self.kernel.next_part(&mut tearing).and(Err(error)),
-            None | Some(Fault::Torn) => self.kernel.next_part(&mut tearing),
-        }
-    }
-}
-
-/// Passes on elements of a list; with [`Fault::Torn`] some twice and others not at all.
-fn torn<'a>(
-    fault: Option<&Fault>,
-    each: &'a mut dyn FnMut(DumpedElement<'_>),
-) -> impl FnMut(DumpedElement<'_>) + use<'a> {
-    let torn = matches!(fault, Some(Fault::Torn));
-    let mut listed = 0;
-    move |element| {
-        let times = if torn { [2, 1, 0][listed % 3] } else { 1 };
-        listed += 1;
-        (0..times).for_each(|_| each(element));
+        self.tear(each, |kernel, each| kernel.next_part(each))
     }
 }

@@ -6,6 +6,7 @@
 //! expressions, time. [`Namespace::beside`] holds it against the kernel, transaction by transaction.
 
 mod cluster;
+mod damage;
 mod element;
 mod faulty;
 mod listing;
@@ -15,9 +16,9 @@ mod random;
 mod transaction;
 mod twin;
 mod uapi;
-mod wire;
 
 pub use cluster::{NODE, Objects, name, service, slice};
+pub use damage::{Damage, Like, damage};
 pub use faulty::{Call, Fault, Faulty};
 pub use listing::{ListedElement, Listing};
 pub use namespace::{Features, Ipv6, Namespace, Socket};

@@ -10,7 +10,7 @@ use nfnetlink::nft::{
 };
 use nix::errno::Errno;
 
-use crate::objects::{Element, Set, Table, Tables};
+use crate::objects::{Element, Table, Tables};
 use crate::transaction::{Transaction, number};
 use crate::twin;
 use crate::uapi::{BATCH_GENID, TABLE_F_MASK};
@@ -176,11 +176,12 @@ impl Socket {
     /// What becomes of tables when the socket of their owner closes (`nft_rcv_nl_event`).
     fn close(&self) {
         let mut state = self.namespace.lock();
-        let persists = |table: &Table| table.flags & TABLE_PERSIST != 0;
-        state.tables.0.retain(|_, table| table.owner != Some(self.port) || persists(table));
-        for table in state.tables.0.values_mut().filter(|t| t.owner == Some(self.port)) {
-            table.owner = None;
-            table.flags &= !TABLE_OWNER;
+        let is_own = |table: &Table| table.head.owner == Some(self.port);
+        let persists = |table: &Table| table.head.flags & TABLE_PERSIST != 0;
+        state.tables.0.retain(|_, table| !is_own(table) || persists(table));
+        for table in state.tables.0.values_mut().filter(|table| is_own(table)) {
+            table.head.owner = None;
+            table.head.flags &= !TABLE_OWNER;
         }
     }
 
@@ -193,6 +194,12 @@ impl Socket {
     ) -> Option<R> {
         let key = (family_number(family), name.to_owned());
         self.namespace.lock().tables.0.get(&key).map(look)
+    }
+
+    /// A copy of all elements, so that whoever looks at them can speak to the namespace meanwhile.
+    fn listed(&self, family: TableFamily, table: &str, set: &str) -> Result<Vec<Element>, Error> {
+        let copy = |found: &Table| Some(found.set(set)?.elements.values().cloned().collect());
+        self.look(family, table, copy).flatten().ok_or(missing("list elements"))
     }
 }
 
@@ -268,18 +275,16 @@ impl Kernel for Socket {
     }
 
     fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
-        Ok(self.look(family, table, |found| found.dumped(table)).flatten())
+        Ok(self.look(family, table, |found| found.head.clone()))
     }
 
     fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
-        let listed = self.look(family, table, |found| {
-            found.chains.iter().filter_map(|chain| chain.dumped(table)).collect()
-        });
-        Ok(listed.unwrap_or_default())
+        let heads = |found: &Table| found.chains.iter().map(|chain| chain.head.clone()).collect();
+        Ok(self.look(family, table, heads).unwrap_or_default())
     }
 
     fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
-        self.look(family, table, |found| found.sets.iter().filter_map(|set| set.dumped()).collect())
+        self.look(family, table, |found| found.sets.iter().map(|set| set.head.clone()).collect())
             .ok_or(missing("list sets"))
     }
 
@@ -288,14 +293,11 @@ impl Kernel for Socket {
     }
 
     fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
-        let listed = self.look(family, table, |found| {
-            let rules = found
-                .chains
-                .iter()
-                .flat_map(|chain| chain.rules.iter().filter_map(|rule| rule.dumped(&chain.name)));
-            rules.collect()
-        });
-        Ok(listed.unwrap_or_default())
+        let heads = |found: &Table| {
+            let rules = found.chains.iter().flat_map(|chain| &chain.rules);
+            rules.map(|rule| rule.head.clone()).collect()
+        };
+        Ok(self.look(family, table, heads).unwrap_or_default())
     }
 
     fn elements(
@@ -305,11 +307,8 @@ impl Kernel for Socket {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        // A copy, so that whoever looks at elements can speak to the namespace meanwhile.
-        let found: Option<Set> =
-            self.look(family, table, |found| found.set(set).cloned()).flatten();
-        let found = found.ok_or(missing("list elements"))?;
-        found.elements.values().filter_map(|element| element.dumped()).for_each(each);
+        let listed = self.listed(family, table, set)?;
+        listed.iter().filter_map(Element::dumped).for_each(each);
         Ok(())
     }
 
@@ -332,10 +331,7 @@ impl Kernel for Socket {
     }
 
     fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
-        let found: Option<Set> =
-            self.look(family, table, |found| found.set(set).cloned()).flatten();
-        let found = found.ok_or(missing("list elements"))?;
-        self.listing = found.elements.into_values().collect();
+        self.listing = self.listed(family, table, set)?;
         Ok(())
     }
 

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nfnetlink::attr::{Attr, Attrs};
+use nfnetlink::attr::{self, Attr, Attrs};
 use nfnetlink::nft::{
     Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
 };
 
 use crate::uapi::*;
-use crate::wire::Writer;
 
 /// All tables of a namespace, by family and name. Cheap to copy: what a transaction does not touch
 /// is shared with the state before.
@@ -17,11 +16,10 @@ use crate::wire::Writer;
 pub(crate) struct Tables(pub(crate) BTreeMap<(u8, String), Table>);
 
 /// A table.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Table {
-    pub(crate) flags: u32,
-    pub(crate) owner: Option<u32>,
-    pub(crate) userdata: Vec<u8>,
+    /// As it is listed.
+    pub(crate) head: DumpedTable,
     /// Its flags change with the transaction under way (`__NFT_TABLE_F_UPDATE`).
     pub(crate) updating: bool,
     /// The transaction under way changed a chain, or deleted a base chain.
@@ -39,29 +37,16 @@ pub(crate) struct Table {
 /// A chain with its rules.
 #[derive(Clone)]
 pub(crate) struct Chain {
-    pub(crate) name: String,
-    pub(crate) base: Option<Base>,
+    /// As it is listed.
+    pub(crate) head: DumpedChain,
     pub(crate) rules: Vec<Rule>,
-}
-
-/// What makes a base chain.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Base {
-    pub(crate) kind: String,
-    pub(crate) hook: u32,
-    pub(crate) priority: i32,
-    pub(crate) policy: u32,
 }
 
 /// A rule.
 #[derive(Clone)]
 pub(crate) struct Rule {
-    pub(crate) handle: u64,
-    /// As they were sent. The kernel's own listing says more, which nobody asks it for.
-    pub(crate) expressions: Vec<u8>,
-    pub(crate) userdata: Vec<u8>,
-    /// The chains that it goes to.
-    pub(crate) targets: Vec<String>,
+    /// As it is listed, in what is asked for.
+    pub(crate) head: DumpedRule,
     /// The sets that it looks into.
     pub(crate) sets: Vec<String>,
 }
@@ -69,9 +54,9 @@ pub(crate) struct Rule {
 /// A set or map.
 #[derive(Clone)]
 pub(crate) struct Set {
-    pub(crate) name: String,
+    /// As it is listed.
+    pub(crate) head: DumpedSet,
     pub(crate) kind: Kind,
-    pub(crate) size: Option<u32>,
     pub(crate) elements: BTreeMap<Vec<u8>, Element>,
     /// How many elements go to each chain.
     pub(crate) targets: BTreeMap<String, usize>,
@@ -113,25 +98,26 @@ pub(crate) enum Data {
 
 impl Table {
     pub(crate) fn chain(&self, name: &str) -> Option<&Chain> {
-        self.chains.iter().find(|chain| chain.name == name).map(|chain| &**chain)
+        self.chains.iter().find(|chain| chain.head.name == name).map(|chain| &**chain)
     }
 
     pub(crate) fn chain_mut(&mut self, name: &str) -> Option<&mut Chain> {
-        self.chains.iter_mut().find(|chain| chain.name == name).map(Arc::make_mut)
+        self.chains.iter_mut().find(|chain| chain.head.name == name).map(Arc::make_mut)
     }
 
     pub(crate) fn set(&self, name: &str) -> Option<&Set> {
-        self.sets.iter().find(|set| set.name == name).map(|set| &**set)
+        self.sets.iter().find(|set| set.head.name == name).map(|set| &**set)
     }
 
     pub(crate) fn set_mut(&mut self, name: &str) -> Option<&mut Set> {
-        self.sets.iter_mut().find(|set| set.name == name).map(Arc::make_mut)
+        self.sets.iter_mut().find(|set| set.head.name == name).map(Arc::make_mut)
     }
 
     /// How many rules and elements go to a chain.
     pub(crate) fn uses(&self, chain: &str) -> usize {
         let rules = self.chains.iter().flat_map(|chain| &chain.rules);
-        let rules = rules.flat_map(|rule| &rule.targets).filter(|target| *target == chain).count();
+        let targets = rules.flat_map(|rule| rule.head.targets());
+        let rules = targets.filter(|target| *target == chain).count();
         let elements = self.sets.iter().filter_map(|set| set.targets.get(chain)).sum::<usize>();
         rules + elements
     }
@@ -139,45 +125,6 @@ impl Table {
     pub(crate) fn timeouts(&self, name: &str) -> Vec<DumpedTimeouts> {
         let parse = |sent: &Vec<u8>| DumpedTimeouts::parse(&Attrs::new(sent), name);
         self.objects.values().filter_map(parse).collect()
-    }
-
-    pub(crate) fn dumped(&self, name: &str) -> Option<DumpedTable> {
-        let mut attrs = Writer::default()
-            .text(NFTA_TABLE_NAME, name)
-            .number(NFTA_TABLE_FLAGS, self.flags)
-            .put(NFTA_TABLE_USERDATA, &self.userdata);
-        if let Some(owner) = self.owner {
-            attrs = attrs.number(NFTA_TABLE_OWNER, owner);
-        }
-        DumpedTable::parse(&attrs.attrs())
-    }
-}
-
-impl Chain {
-    pub(crate) fn dumped(&self, table: &str) -> Option<DumpedChain> {
-        let mut attrs =
-            Writer::default().text(NFTA_CHAIN_TABLE, table).text(NFTA_CHAIN_NAME, &self.name);
-        if let Some(base) = &self.base {
-            let hook = Writer::default()
-                .number(NFTA_HOOK_HOOKNUM, base.hook)
-                .number(NFTA_HOOK_PRIORITY, base.priority as u32);
-            attrs = attrs
-                .nest(NFTA_CHAIN_HOOK, hook)
-                .number(NFTA_CHAIN_POLICY, base.policy)
-                .text(NFTA_CHAIN_TYPE, &base.kind);
-        }
-        DumpedChain::parse(&attrs.attrs(), table)
-    }
-}
-
-impl Rule {
-    pub(crate) fn dumped(&self, chain: &str) -> Option<DumpedRule> {
-        let attrs = Writer::default()
-            .text(NFTA_RULE_CHAIN, chain)
-            .long(NFTA_RULE_HANDLE, self.handle)
-            .put(NFTA_RULE_EXPRESSIONS, &self.expressions)
-            .put(NFTA_RULE_USERDATA, &self.userdata);
-        DumpedRule::parse(&attrs.attrs())
     }
 }
 
@@ -232,39 +179,24 @@ impl Set {
         }
         self.elements.remove(&element.place());
     }
-
-    pub(crate) fn dumped(&self) -> Option<DumpedSet> {
-        let mut attrs = Writer::default()
-            .text(NFTA_SET_NAME, &self.name)
-            .number(NFTA_SET_FLAGS, self.kind.flags)
-            .number(NFTA_SET_KEY_TYPE, self.kind.key.0)
-            .number(NFTA_SET_KEY_LEN, self.kind.key.1);
-        if let Some((kind, length)) = self.kind.data {
-            attrs = attrs.number(NFTA_SET_DATA_TYPE, kind).number(NFTA_SET_DATA_LEN, length);
-        }
-        if let Some(size) = self.size {
-            attrs = attrs.nest(NFTA_SET_DESC, Writer::default().number(NFTA_SET_DESC_SIZE, size));
-        }
-        DumpedSet::parse(&attrs.attrs())
-    }
 }
 
 impl Element {
     /// One that a packet adds, with an hour to go.
     pub(crate) fn learned(key: &[u8], data: &[u8]) -> Element {
         const HOUR: u64 = 3_600_000;
-        let value = |value: &[u8]| Writer::default().put(NFTA_DATA_VALUE, value);
-        let raw = Writer::default()
-            .nest(NFTA_SET_ELEM_KEY, value(key))
-            .nest(NFTA_SET_ELEM_DATA, value(data))
-            .long(NFTA_SET_ELEM_TIMEOUT, 3 * HOUR)
-            .long(NFTA_SET_ELEM_EXPIRATION, HOUR);
+        let mut raw = Vec::new();
+        for (kind, value) in [(NFTA_SET_ELEM_KEY, key), (NFTA_SET_ELEM_DATA, data)] {
+            attr::put_with(&mut raw, kind, |inside| attr::put(inside, NFTA_DATA_VALUE, value));
+        }
+        attr::put_be64(&mut raw, NFTA_SET_ELEM_TIMEOUT, 3 * HOUR);
+        attr::put_be64(&mut raw, NFTA_SET_ELEM_EXPIRATION, HOUR);
         Element {
             key: key.to_vec(),
             key_end: None,
             data: Some(Data::Value(data.to_vec())),
             counter: None,
-            raw: raw.into_bytes(),
+            raw,
             order: 0,
         }
     }

@@ -1,4 +1,4 @@
-//! Random changes of a small cluster.
+//! Random changes of a small cluster. The addresses are those of the testbed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use shunt_core::model::{
-    Balancing, Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort,
+    Balancing, Change, EndpointPort, Family, Hints, Listed, Node, Protocol, Service, ServicePort,
     TrafficPolicy,
 };
 use shunt_core::plan::{DetectLocal, NodePortAddresses, Options, TcpTimeouts};
@@ -48,15 +48,24 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
 }
 
 fn random_service() -> impl Strategy<Value = Service> {
-    let numbers = (0..SERVICES, 0..SERVICES / 2);
+    // A few want an address that is the ClusterIP of another one.
+    let numbers = (0..SERVICES, 0..SERVICES / 2, 0..8 * SERVICES);
     let balancing = prop_oneof![5 => Just(None), 1 => select(&Balancing::ALL[..]).prop_map(Some)];
     (numbers, policy(), policy(), any::<[bool; 6]>(), balancing).prop_map(
-        |((n, address), internal_policy, external_policy, flags, balancing)| {
+        |((n, address, grabbed), internal_policy, external_policy, flags, balancing)| {
             let [has_node_port, has_dns, has_vip, is_restricted, is_sticky, is_single] = flags;
             let mut service = Service { internal_policy, external_policy, balancing, ..service(n) };
             service.cluster_ips = crate::cluster::service(address).cluster_ips;
             if is_single {
                 service.cluster_ips.remove(usize::from(address % 2));
+            }
+            let [.., low] = n.to_be_bytes();
+            service.external_ips = vec![
+                Ipv4Addr::new(198, 51, 100, low).into(),
+                Ipv6Addr::new(0x2001, 0xdb8, 0x51, 0, 0, 0, 0, n).into(),
+            ];
+            if grabbed < SERVICES / 2 {
+                service.external_ips.extend(crate::cluster::service(grabbed).cluster_ips);
             }
             if !has_node_port {
                 service.ports[0].node_port = None;
@@ -70,17 +79,21 @@ fn random_service() -> impl Strategy<Value = Service> {
                 });
             }
             if has_vip {
-                service.load_balancer_ips = vec![
-                    Ipv4Addr::new(203, 0, 113, 1).into(),
-                    Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 1).into(),
-                ];
+                let vips = |last: u16| -> Vec<IpAddr> {
+                    let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, last);
+                    vec![Ipv4Addr::new(203, 0, 113, last as u8).into(), v6.into()]
+                };
+                service.load_balancer_ips = vips(1);
+                service.proxied_ips = vips(100 + n);
             }
             if is_sticky {
                 service.affinity_seconds = Some(10_800 + u32::from(address));
             }
             if is_restricted {
-                let ranges = ["192.0.2.0/25", "192.0.2.64/26", "10.0.0.0/9", "2001:db8::/64"];
-                service.source_ranges = ranges.iter().flat_map(|range| range.parse()).collect();
+                // Two of them overlap.
+                let ranges = ["192.0.2.64/26", "192.0.2.100/32", "192.0.2.10/32", "10.0.0.0/9"];
+                let ranges = ranges.into_iter().chain(["2001:db8:2::10/128", "fd00:244::/64"]);
+                service.source_ranges = ranges.flat_map(str::parse).collect();
             }
             service
         },
@@ -88,18 +101,24 @@ fn random_service() -> impl Strategy<Value = Service> {
 }
 
 fn random_slice() -> impl Strategy<Value = Change> {
-    let condition = (prop::bool::weighted(0.8), prop::bool::weighted(0.8));
+    let zone = prop_oneof![4 => Just(None), 1 => select(vec!["a", "b"]).prop_map(Some)];
+    let condition =
+        (prop::bool::weighted(0.8), prop::bool::weighted(0.8), prop::bool::weighted(0.9), zone);
     let endpoints = (btree_set(0..ENDPOINTS, 0..8), vec(condition, 8));
-    let weight = prop_oneof![8 => Just(None), 1 => Just(Some(0)), 1 => (1..9_u16).prop_map(Some)];
+    let weight = prop_oneof![8 => Just(None), 1 => Just(Some(0)), 1 => (1..9_u16).prop_map(Some), 1 => Just(Some(300))];
     let slices = (0..SERVICES, family(), endpoints, weight);
     slices.prop_map(|(n, family, (endpoints, conditions), weight)| {
         let endpoints: Vec<u16> = endpoints.into_iter().collect();
         let mut slice = slice(n, family, &endpoints);
         slice.weight = weight;
-        for (endpoint, (ready, serving)) in slice.endpoints.iter_mut().zip(conditions) {
+        let states = slice.endpoints.iter_mut().zip(conditions);
+        for (endpoint, (ready, serving, has_node, zone)) in states {
             endpoint.ready = ready;
             endpoint.serving = ready || serving;
             endpoint.terminating = !ready;
+            endpoint.node = endpoint.node.take().filter(|_| has_node);
+            endpoint.hints =
+                zone.and_then(|zone| Hints::boxed([Arc::from(zone)].into(), Box::default()));
         }
         slice.ports.push(EndpointPort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 });
         Change::slice(slice)
@@ -112,7 +131,7 @@ fn node() -> impl Strategy<Value = Node> {
             name: NODE.into(),
             addresses,
             pod_cidrs,
-            zone: None,
+            zone: Some("a".into()),
             eligible: true,
         },
     )
@@ -123,10 +142,10 @@ fn addresses() -> [IpAddr; 6] {
     [
         Ipv4Addr::LOCALHOST.into(),
         Ipv6Addr::LOCALHOST.into(),
-        Ipv4Addr::new(192, 0, 2, 1).into(),
-        Ipv4Addr::new(198, 18, 0, 1).into(),
-        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-        Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1).into(),
+        Ipv4Addr::new(192, 0, 2, 10).into(),
+        Ipv4Addr::new(192, 0, 2, 11).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 0x10).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 0x11).into(),
     ]
 }
 

@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use nfnetlink::attr::{Attr, Attrs};
+use nfnetlink::attr::{self, Attr, Attrs};
 use nfnetlink::message::Message;
-use nfnetlink::nft::{TABLE_OWNER, TABLE_PERSIST};
+use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTable, TABLE_OWNER, TABLE_PERSIST};
 use nix::errno::Errno;
 
 use crate::namespace::{Features, Ipv6, Refuse};
-use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
+use crate::objects::{Chain, Data, Kind, Rule, Set, Table, Tables};
 use crate::uapi::*;
-use crate::wire::{family, offset};
 
 /// A message that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +37,18 @@ impl From<Errno> for Failure {
     }
 }
 
-/// A failure that points at an attribute.
+/// A failure that points at an attribute, by how far it is from the start of the message.
 pub(crate) fn at(message: &Message<'_>, attr: &Attr<'_>, errno: Errno) -> Failure {
-    Failure { errno, offset: Some(offset(message, attr)) }
+    /// `NLMSG_HDRLEN`.
+    const HEADER: usize = 16;
+    let payload = message.payload.as_ptr() as usize;
+    let offset = HEADER + (attr.payload.as_ptr() as usize - 4) - payload;
+    Failure { errno, offset: Some(offset) }
+}
+
+/// `nfgen_family`.
+fn family(message: &Message<'_>) -> u8 {
+    message.payload[0]
 }
 
 /// A transaction under way.
@@ -112,7 +120,7 @@ impl<'a> Transaction<'a> {
         let key = (family(message), text(&name));
         let port = self.port;
         let table = self.tables.0.get_mut(&key).ok_or(at(message, &name, Errno::ENOENT))?;
-        match table.owner {
+        match table.head.owner {
             Some(owner) if owner != port => Err(at(message, &name, Errno::EPERM)),
             _ => Ok(table),
         }
@@ -131,19 +139,14 @@ impl<'a> Transaction<'a> {
             self.changed |= update_table(table, flags, known, port)?;
             return Ok(());
         }
-        let flags = flags.unwrap_or(0);
-        if flags & !known != 0 {
+        let mut head = DumpedTable::parse(&attrs).ok_or(Errno::EINVAL)?;
+        if head.flags & !known != 0 {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let table = Table {
-            flags,
-            owner: (flags & TABLE_OWNER != 0).then_some(port),
-            userdata: attrs
-                .find(NFTA_TABLE_USERDATA)
-                .map(|a| a.payload.to_vec())
-                .unwrap_or_default(),
-            ..Table::default()
-        };
+        head.owner = (head.flags & TABLE_OWNER != 0).then_some(port);
+        let (updating, chains_changed, handles) = Default::default();
+        let (chains, sets, objects) = Default::default();
+        let table = Table { head, updating, chains_changed, chains, sets, objects, handles };
         self.tables.0.insert((family(message), text(&name)), table);
         self.changed = true;
         Ok(())
@@ -174,7 +177,7 @@ impl<'a> Transaction<'a> {
         let found = table.chain_mut(&text(&name));
         if let Some(policy) = &policy {
             let is_base = match &found {
-                Some(chain) => chain.base.is_some(),
+                Some(chain) => chain.head.base.is_some(),
                 None => attrs.find(NFTA_CHAIN_HOOK).is_some(),
             };
             if !is_base {
@@ -184,29 +187,25 @@ impl<'a> Transaction<'a> {
         match found {
             Some(chain) => {
                 let clash = || at(message, &name, Errno::EEXIST);
-                if let Some(hook) = attrs.find(NFTA_CHAIN_HOOK) {
-                    let old = chain.base.as_ref().ok_or_else(clash)?;
-                    let new = base(message, &hook, old.policy)?;
-                    if (new.hook, new.priority) != (old.hook, old.priority) {
+                if let Some(new) = head(message)?.base {
+                    let old = chain.head.base.as_ref().ok_or_else(clash)?;
+                    if (new.1, new.2) != (old.1, old.2) {
                         return Err(Errno::EOPNOTSUPP.into());
                     }
-                    if new.kind != old.kind {
+                    if new.0 != old.0 {
                         return Err(clash());
                     }
                 }
-                if let (Some(base), Some(policy)) = (&mut chain.base, policy) {
-                    base.policy = policy.be32().unwrap_or(base.policy);
+                if let (Some((.., old)), Some(policy)) = (&mut chain.head.base, policy) {
+                    *old = policy.be32().unwrap_or(*old);
                 }
                 table.chains_changed = true;
             }
             None => {
-                let accept = libc::NF_ACCEPT as u32;
-                let hook = attrs.find(NFTA_CHAIN_HOOK);
-                if hook.is_some() && table.updating {
+                if attrs.find(NFTA_CHAIN_HOOK).is_some() && table.updating {
                     return Err(Errno::EINVAL.into());
                 }
-                let base = hook.map(|hook| base(message, &hook, accept));
-                let chain = Chain { name: text(&name), base: base.transpose()?, rules: Vec::new() };
+                let chain = Chain { head: head(message)?, rules: Vec::new() };
                 table.chains.push(Arc::new(chain));
             }
         }
@@ -223,10 +222,10 @@ impl<'a> Transaction<'a> {
         let chain = table.chain_mut(&name).ok_or(at(message, &attr, Errno::ENOENT))?;
         // They go first, and stay gone should it turn out that the chain is in use.
         let had_rules = !std::mem::take(&mut chain.rules).is_empty();
-        let is_base = chain.base.is_some();
+        let is_base = chain.head.base.is_some();
         if !used {
             table.chains_changed |= is_base;
-            table.chains.retain(|chain| chain.name != name);
+            table.chains.retain(|chain| chain.head.name != name);
         }
         self.changed |= had_rules || !used;
         if used { Err(Errno::EBUSY.into()) } else { Ok(()) }
@@ -240,21 +239,13 @@ impl<'a> Transaction<'a> {
         table.chain(&name).ok_or(at(message, &chain, Errno::ENOENT))?;
         let list = attrs.find(NFTA_RULE_EXPRESSIONS);
         let expressions = list.map_or(Attrs::new(&[]), |list| list.children());
-        let mut rule = Rule {
-            handle: 0,
-            expressions: list.map(|list| list.payload.to_vec()).unwrap_or_default(),
-            userdata: attrs
-                .find(NFTA_RULE_USERDATA)
-                .map(|a| a.payload.to_vec())
-                .unwrap_or_default(),
-            targets: Vec::new(),
-            sets: Vec::new(),
-        };
+        let head = DumpedRule::parse(&attrs).ok_or(Errno::EINVAL)?;
+        let mut rule = Rule { head, sets: Vec::new() };
         for expression in expressions {
             refer(table, &expression, &mut rule).map_err(|e| at(message, &expression, e))?;
         }
         table.handles += 1;
-        rule.handle = table.handles;
+        rule.head.handle = table.handles;
         if let Some(chain) = table.chain_mut(&name) {
             chain.rules.push(rule);
         }
@@ -271,7 +262,7 @@ impl<'a> Transaction<'a> {
         match attrs.find(NFTA_RULE_HANDLE) {
             None => chain.rules.clear(),
             Some(handle) => {
-                chain.rules.retain(|rule| Some(rule.handle) != handle.be64());
+                chain.rules.retain(|rule| Some(rule.head.handle) != handle.be64());
                 if chain.rules.len() == before {
                     return Err(at(message, &handle, Errno::ENOENT));
                 }
@@ -282,7 +273,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let (kind, size) = definition(&message.attrs())?;
+        let kind = definition(&message.attrs())?;
         let table = self.table(message, NFTA_SET_TABLE)?;
         let name = message.attrs().find(NFTA_SET_NAME).ok_or(Errno::EINVAL)?;
         match table.set(&text(&name)) {
@@ -291,9 +282,15 @@ impl<'a> Transaction<'a> {
             }
             Some(_) => {}
             None => {
+                let mut sent = Vec::new();
+                // Which is sent as 0.
+                if let Some((NFT_DATA_VERDICT, length)) = kind.data {
+                    attr::put_be32(&mut sent, NFTA_SET_DATA_LEN, length);
+                }
+                sent.extend_from_slice(&message.payload[4..]);
+                let head = DumpedSet::parse(&Attrs::new(&sent)).ok_or(Errno::EINVAL)?;
                 let (elements, targets) = Default::default();
-                let set = Set { name: text(&name), kind, size, elements, targets, added: 0 };
-                table.sets.push(Arc::new(set));
+                table.sets.push(Arc::new(Set { head, kind, elements, targets, added: 0 }));
             }
         }
         self.changed = true;
@@ -324,7 +321,7 @@ impl<'a> Transaction<'a> {
         if rules.any(|rule| rule.sets.contains(&name)) {
             return Err(at(message, &attr, Errno::EBUSY));
         }
-        table.sets.retain(|set| set.name != name);
+        table.sets.retain(|set| set.head.name != name);
         self.changed = true;
         Ok(())
     }
@@ -358,11 +355,12 @@ fn update_table(
     known: u32,
     port: u32,
 ) -> Result<bool, Errno> {
-    let Some(flags) = flags.filter(|flags| *flags != table.flags) else { return Ok(false) };
-    let is_orphan = table.flags & (TABLE_OWNER | TABLE_PERSIST) == TABLE_PERSIST;
-    let gives_up = table.owner.is_some() && flags & TABLE_OWNER == 0;
+    let head = &mut table.head;
+    let Some(flags) = flags.filter(|flags| *flags != head.flags) else { return Ok(false) };
+    let is_orphan = head.flags & (TABLE_OWNER | TABLE_PERSIST) == TABLE_PERSIST;
+    let gives_up = head.owner.is_some() && flags & TABLE_OWNER == 0;
     let takes = flags & TABLE_OWNER != 0 && !is_orphan;
-    if flags & !known != 0 || gives_up || takes || (flags ^ table.flags) & TABLE_PERSIST != 0 {
+    if flags & !known != 0 || gives_up || takes || (flags ^ head.flags) & TABLE_PERSIST != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     // `nft_table_pending_update`.
@@ -370,26 +368,27 @@ fn update_table(
         return Err(Errno::EINVAL);
     }
     table.updating = true;
-    table.flags = flags;
-    table.owner = (flags & TABLE_OWNER != 0).then_some(port);
+    head.flags = flags;
+    head.owner = (flags & TABLE_OWNER != 0).then_some(port);
     Ok(true)
 }
 
-/// What makes a base chain (`nft_chain_parse_hook`).
-fn base(message: &Message<'_>, hook: &Attr<'_>, policy: u32) -> Result<Base, Failure> {
+/// What a message says of a chain (`nft_chain_parse_hook`).
+fn head(message: &Message<'_>) -> Result<DumpedChain, Errno> {
     /// `NF_INET_FORWARD`, and `NF_IP_PRI_CONNTRACK`, before which nothing is translated.
     const FORWARD: u32 = 2;
     const CONNTRACK: i32 = -200;
     let attrs = message.attrs();
-    let kind = attrs.find(NFTA_CHAIN_TYPE).map_or_else(|| "filter".to_owned(), |a| text(&a));
-    let place = hook.children();
-    let hook = number(&place, NFTA_HOOK_HOOKNUM).ok_or(Errno::EINVAL)?;
-    let priority = number(&place, NFTA_HOOK_PRIORITY).ok_or(Errno::EINVAL)? as i32;
-    if kind == "nat" && (hook == FORWARD || priority <= CONNTRACK) {
-        return Err(Errno::EOPNOTSUPP.into());
+    let table = attrs.find(NFTA_CHAIN_TABLE).map(|a| text(&a)).unwrap_or_default();
+    let head = DumpedChain::parse(&attrs, &table).ok_or(Errno::EINVAL)?;
+    match &head.base {
+        Some((kind, hook, priority, _))
+            if kind == "nat" && (*hook == FORWARD || *priority <= CONNTRACK) =>
+        {
+            Err(Errno::EOPNOTSUPP)
+        }
+        _ => Ok(head),
     }
-    let policy = number(&attrs, NFTA_CHAIN_POLICY).unwrap_or(policy);
-    Ok(Base { kind, hook, priority, policy })
 }
 
 /// Notes what an expression refers to, which must be there. What it computes is not looked at.
@@ -403,7 +402,6 @@ fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Er
             let value = data.find(IMMEDIATE_DATA).and_then(|data| Data::parse(&data.children()));
             if let Some(Data::Verdict(_, Some(chain))) = value {
                 table.target(&chain)?;
-                rule.targets.push(chain);
             }
         }
         "lookup" | "dynset" => {
@@ -424,8 +422,8 @@ fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Er
     Ok(())
 }
 
-/// Reads the definition of a set, and how many elements it can have.
-fn definition(attrs: &Attrs<'_>) -> Result<(Kind, Option<u32>), Errno> {
+/// Reads the definition of a set.
+fn definition(attrs: &Attrs<'_>) -> Result<Kind, Errno> {
     let flags = number(attrs, NFTA_SET_FLAGS).unwrap_or(0);
     let length = |attribute: u16| {
         number(attrs, attribute).filter(|length| (1..=VALUE_MAX as u32).contains(length))
@@ -445,14 +443,8 @@ fn definition(attrs: &Attrs<'_>) -> Result<(Kind, Option<u32>), Errno> {
     let fields =
         fields.into_iter().flatten().filter_map(|f| number(&f.children(), NFTA_SET_FIELD_LEN));
     let expression = attrs.find(SET_EXPR).and_then(|a| a.children().find(NFTA_EXPR_NAME));
-    let kind = Kind {
-        flags,
-        key,
-        data,
-        fields: fields.collect(),
-        expression: expression.map(|a| text(&a)),
-    };
-    Ok((kind, number(&description, NFTA_SET_DESC_SIZE)))
+    let (fields, expression) = (fields.collect(), expression.map(|a| text(&a)));
+    Ok(Kind { flags, key, data, fields, expression })
 }
 
 pub(crate) fn number(attrs: &Attrs<'_>, kind: u16) -> Option<u32> {

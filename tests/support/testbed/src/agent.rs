@@ -15,8 +15,8 @@ use crate::http::{HttpAnswer, http_get};
 use crate::netns::{Netns, leashed};
 use crate::patience::eventually;
 use crate::program::Program;
-use crate::scratch::Scratch;
 use crate::topology::Host;
+use tempfile::TempDir;
 
 /// The port of `/healthz` and `/livez`.
 pub const HEALTH_PORT: u16 = 10_256;
@@ -30,7 +30,7 @@ pub struct AgentBuilder {
     node: Host,
     wrapper: Vec<String>,
     args: Vec<String>,
-    config: Option<Scratch>,
+    config: Option<TempDir>,
     names_node: bool,
 }
 
@@ -49,7 +49,7 @@ impl AgentBuilder {
     /// Adds `--config` with a file of this content. What every configuration starts with,
     /// `apiVersion` and `kind`, is put in front.
     pub fn config(mut self, settings: &str) -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let file = scratch.path().join("config.yaml");
         let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
         std::fs::write(&file, format!("{head}{settings}"))?;
@@ -113,7 +113,7 @@ impl AgentBuilder {
 pub struct Agent {
     node: Netns,
     program: Program,
-    _config: Option<Scratch>,
+    _config: Option<TempDir>,
     _foreign_writer: Option<ForeignWriter>,
 }
 

@@ -27,9 +27,8 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 /// Stops on drop.
 ///
 /// It greets every TCP connection, UDP datagram and SCTP INIT with a line
-/// `<name> <source address> <source port>`. After that it sends each line of a connection back
-/// behind its name; a datagram's payload follows the line in the same answer; the line to an SCTP
-/// INIT is the state cookie of the INIT ACK.
+/// `<name> <source address> <source port>`. Behind such a greeting it sends back each line of a connection,
+/// and the payload of a datagram; to an SCTP INIT, the greeting is the state cookie of the INIT ACK.
 pub struct Echo {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
@@ -114,7 +113,7 @@ impl Server {
             }
             let mut ready_connections = ready[fixed.len()..].iter();
             connections.retain_mut(|connection| {
-                !ready_connections.next().is_some_and(|ready| *ready) || connection.echo(&self.name)
+                !ready_connections.next().is_some_and(|ready| *ready) || connection.echo()
             });
             // One of what waits, and only where something does: on an emulated processor, tests spend
             // most of their time in system calls.
@@ -138,15 +137,14 @@ impl Server {
         let greeting = self.greeting(source.ip(), source.port());
         // A client that does not read must not hold up the others.
         let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
-        stream.write_all(greeting.as_bytes()).ok()?;
-        Some(Connection { stream, unfinished: Vec::new() })
+        writeln!(stream, "{greeting}").ok()?;
+        Some(Connection { stream, greeting, unfinished: Vec::new() })
     }
 
     fn answer_udp(&self) {
         if let Some(datagram) = Datagram::receive(&self.udp) {
-            let mut answer =
-                self.greeting(datagram.source.ip(), datagram.source.port()).into_bytes();
-            answer.extend(&datagram.payload);
+            let greeting = self.greeting(datagram.source.ip(), datagram.source.port());
+            let answer = [greeting.as_bytes(), b" ", &datagram.payload].concat();
             datagram.answer(&self.udp, &answer);
         }
     }
@@ -168,19 +166,20 @@ impl Server {
     }
 
     fn greeting(&self, source: IpAddr, port: u16) -> String {
-        format!("{} {} {port}\n", self.name, source.to_canonical())
+        format!("{} {} {port}", self.name, source.to_canonical())
     }
 }
 
 struct Connection {
     stream: TcpStream,
+    greeting: String,
     /// What has come of a line whose end is still to come.
     unfinished: Vec<u8>,
 }
 
 impl Connection {
     /// Reads what has arrived and sends complete lines back. Returns whether the connection lives.
-    fn echo(&mut self, name: &str) -> bool {
+    fn echo(&mut self) -> bool {
         let mut buffer = [0; 4096];
         let length = match self.stream.read(&mut buffer) {
             Ok(0) => return false,
@@ -189,7 +188,7 @@ impl Connection {
         };
         self.unfinished.extend(&buffer[..length]);
         while let Some(end) = self.unfinished.iter().position(|byte| *byte == b'\n') {
-            let mut answer = format!("{name} ").into_bytes();
+            let mut answer = format!("{} ", self.greeting).into_bytes();
             answer.extend(self.unfinished.drain(..=end));
             if self.stream.write_all(&answer).is_err() {
                 return false;

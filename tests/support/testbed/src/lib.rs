@@ -16,10 +16,11 @@
 //!
 //! Everything belongs to the process that makes it: namespaces are held by file descriptors,
 //! servers are threads, the agent is tied to its supervisor. However the process ends, nothing
-//! stays behind; and any number of testbeds can exist at once, also for a user who is only
+//! but temporary files stays behind; and any number of testbeds can exist at once, also for a user who is only
 //! root in a user namespace.
 
 mod agent;
+mod check;
 mod datagram;
 mod echo;
 mod evidence;
@@ -37,17 +38,16 @@ mod probe;
 mod program;
 mod random;
 mod ruleset;
-mod scratch;
 mod sctp;
 mod topology;
 mod traffic;
-mod volley;
 
 pub use agent::{Agent, AgentBuilder, HEALTH_PORT, METRICS_PORT};
+pub use check::CheckLines;
 pub use echo::Echo;
 pub use expect::{Origin, Probe, Reached, Tally};
 pub use exposition::{Exposition, MetricFamily, Sample};
-pub use flow::{Flow, Reply};
+pub use flow::{Flow, Question, probe, volley};
 pub use http::{HttpAnswer, http_get};
 pub use manifest::{EndpointSlice, ManifestDir, Node, Service};
 pub use netns::{Holder, Netns};
@@ -57,7 +57,6 @@ pub use patience::{eventually, patience};
 pub use probe::{Outcome, Protocol};
 pub use program::Program;
 pub use random::{Random, seed};
-pub use scratch::Scratch;
+pub use tempfile::TempDir;
 pub use topology::{CLUSTER_CIDR, Host, Topology};
 pub use traffic::{Delivered, Traffic};
-pub use volley::{Question, probe, volley};

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::probe::Protocol;
-use crate::scratch::Scratch;
 use crate::topology::Host;
+use tempfile::TempDir;
 
-/// A directory of manifests. It is gone when it is dropped, or the process killed.
+/// A directory of manifests. It is gone when it is dropped.
 pub struct ManifestDir {
-    scratch: Scratch,
+    scratch: TempDir,
     path: PathBuf,
 }
 
 impl ManifestDir {
     /// Makes an empty one.
     pub fn new() -> Result<Self> {
-        let scratch = Scratch::new()?;
+        let scratch = TempDir::new()?;
         let path = scratch.path().join("manifests");
         fs::create_dir(&path)?;
         Ok(Self { scratch, path })
@@ -59,8 +59,6 @@ impl AsRef<Path> for ManifestDir {
 #[derive(Clone, Debug)]
 pub struct Service {
     meta: Meta,
-    cluster_ips: Vec<String>,
-    external_ips: Vec<String>,
     ingress: Vec<String>,
     ports: Vec<String>,
     node_ports: bool,
@@ -72,8 +70,6 @@ impl Service {
     pub fn new(name: &str) -> Self {
         Self {
             meta: Meta::new(name),
-            cluster_ips: Vec::new(),
-            external_ips: Vec::new(),
             ingress: Vec::new(),
             ports: Vec::new(),
             node_ports: false,
@@ -94,27 +90,19 @@ impl Service {
     }
 
     /// Sets its cluster IPs, one or one of each family.
-    pub fn cluster_ips(mut self, ips: &[&str]) -> Self {
-        self.cluster_ips = owned(ips);
-        self
+    pub fn cluster_ips(self, ips: &[&str]) -> Self {
+        let first = ips.first().map_or("", |first| first);
+        self.spec(&format!("clusterIP: {first:?}")).spec(&format!("clusterIPs: {ips:?}"))
     }
 
     /// Sets its external IPs.
-    pub fn external_ips(mut self, ips: &[&str]) -> Self {
-        self.external_ips = owned(ips);
-        self
+    pub fn external_ips(self, ips: &[&str]) -> Self {
+        self.spec(&format!("externalIPs: {ips:?}"))
     }
 
     /// Sets the load-balancer addresses in its status.
     pub fn load_balancer(mut self, ips: &[&str]) -> Self {
         self.ingress = ips.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
-        self
-    }
-
-    /// Adds an entry with these fields to the load-balancer addresses in its status, such as
-    /// `ip: 203.0.113.10, ipMode: Proxy`.
-    pub fn ingress(mut self, fields: &str) -> Self {
-        self.ingress.push(format!("{{{fields}}}"));
         self
     }
 
@@ -177,12 +165,6 @@ impl Display for Service {
             (true, false) => "ClusterIP",
         };
         write!(f, "---\napiVersion: v1\nkind: Service\n{}spec:\n  type: {kind}\n", self.meta)?;
-        if let Some(first) = self.cluster_ips.first() {
-            writeln!(f, "  clusterIP: {first:?}\n  clusterIPs: {:?}", self.cluster_ips)?;
-        }
-        if !self.external_ips.is_empty() {
-            writeln!(f, "  externalIPs: {:?}", self.external_ips)?;
-        }
         for line in &self.spec {
             writeln!(f, "  {line}")?;
         }
@@ -391,8 +373,4 @@ fn list(items: &[String], indent: &str) -> String {
 
 fn lower(protocol: Protocol) -> String {
     protocol.to_string().to_lowercase()
-}
-
-fn owned(strings: &[&str]) -> Vec<String> {
-    strings.iter().map(|&string| string.to_owned()).collect()
 }

@@ -199,12 +199,12 @@ impl Topology {
     }
 
     /// Moves both pods of [`node`](Self::node) to one bridge and into one subnet, so that they send
-    /// to each other without a router. With `filtered`, packets between them nevertheless pass the
-    /// netfilter hooks of the node, as kubelet and CNI plugins arrange it.
+    /// to each other without a router. Packets between them nevertheless pass the netfilter hooks of the
+    /// node, as kubelet and CNI plugins arrange it.
     ///
     /// # Errors
     /// Also where the kernel lacks `br_netfilter`.
-    pub fn put_pods_on_bridge(&self, filtered: bool) -> Result<()> {
+    pub fn put_pods_on_bridge(&self) -> Result<()> {
         let mut commands = String::from(
             "link add cbr0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
              link set cbr0 up\n",
@@ -224,13 +224,17 @@ impl Topology {
             pod.ip("route add 10.244.0.0/24 dev eth0\nroute add fd00:244::/64 dev eth0\n")?;
         }
         self.node.ip(&commands)?;
-        let value = if filtered { "1" } else { "0" };
         self.node
             .sysctl(&[
-                ("net/bridge/bridge-nf-call-iptables", value),
-                ("net/bridge/bridge-nf-call-ip6tables", value),
+                ("net/bridge/bridge-nf-call-iptables", "1"),
+                ("net/bridge/bridge-nf-call-ip6tables", "1"),
             ])
             .context("this needs the kernel module br_netfilter (as root: modprobe br_netfilter)")
+    }
+
+    /// Lets another host send to Services by way of the node, as the client does.
+    pub fn route_services(&self, host: &Host) -> Result<()> {
+        host.ip(&service_routes(&self.node))
     }
 
     /// The start of an expectation about packets from `host`:
@@ -342,12 +346,17 @@ fn client_commands(client: &Host, node: &Host) -> String {
          addr add {}/64 dev eth0 nodad\n",
         client.ipv4[0], client.ipv6[0],
     );
-    for network in SERVICE_NETWORKS {
+    commands + &service_routes(node)
+}
+
+/// Commands for a host that sends to Services by way of the node.
+fn service_routes(node: &Host) -> String {
+    let route = |network: &str| {
         let gateway: &dyn fmt::Display =
             if network.contains(':') { &node.ipv6[0] } else { &node.ipv4[0] };
-        commands += &format!("route add {network} via {gateway}\n");
-    }
-    commands
+        format!("route add {network} via {gateway}\n")
+    };
+    SERVICE_NETWORKS.into_iter().map(route).collect()
 }
 
 /// Commands for both ends of a pod's veth, the node's first. Fixed link-layer addresses and

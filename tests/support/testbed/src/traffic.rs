@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::flow;
+use crate::flow::{self, probe};
 use crate::probe::{Outcome, Protocol};
 use crate::topology::Host;
-use crate::volley::probe;
 
 /// An answer that takes longer is none. Not less: a machine that has much to do lets programs wait.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,14 +27,7 @@ const KEPT: usize = 20;
 /// time.
 pub struct Traffic {
     over: Arc<AtomicBool>,
-    flows: Vec<Running>,
-}
-
-struct Running {
-    sent: Arc<AtomicUsize>,
-    failures: Arc<Mutex<Failures>>,
-    keeps_one_open: bool,
-    thread: Option<JoinHandle<()>>,
+    flows: Vec<(Arc<Flow>, Option<JoinHandle<()>>)>,
 }
 
 #[derive(Default)]
@@ -75,24 +67,23 @@ impl Traffic {
                 pause,
                 started: Instant::now(),
                 over: Arc::clone(&traffic.over),
-                sent: Arc::default(),
-                failures: Arc::default(),
+                sent: AtomicUsize::new(0),
+                failures: Mutex::default(),
             };
-            let (sent, failures) = (Arc::clone(&flow.sent), Arc::clone(&flow.failures));
-            let thread = thread::Builder::new().name("traffic".into()).spawn(move || flow.run())?;
-            let keeps_one_open = protocol == Protocol::Tcp;
-            let thread = Some(thread);
-            traffic.flows.push(Running { sent, failures, keeps_one_open, thread });
+            let flow = Arc::new(flow);
+            let running = Arc::clone(&flow);
+            let thread = thread::Builder::new().name("traffic".into());
+            traffic.flows.push((flow, Some(thread.spawn(move || running.run())?)));
         }
         Ok(traffic)
     }
 
     /// Waits until each flow has asked that often once more.
     pub fn more(&self, times: usize) -> Result<()> {
-        let goals: Vec<usize> =
-            self.flows.iter().map(|flow| flow.sent.load(Ordering::Relaxed) + times).collect();
+        let sent = self.flows.iter().map(|(flow, _)| flow.sent.load(Ordering::Relaxed));
+        let goals: Vec<usize> = sent.map(|sent| sent + times).collect();
         let started = Instant::now();
-        for (flow, goal) in self.flows.iter().zip(goals) {
+        for ((flow, _), goal) in self.flows.iter().zip(goals) {
             while flow.sent.load(Ordering::Relaxed) < goal {
                 ensure!(started.elapsed() < STUCK, "the traffic is stuck: {:?}", self.delivered());
                 thread::sleep(Duration::from_millis(1));
@@ -104,10 +95,10 @@ impl Traffic {
     /// What became of the flows so far.
     pub fn delivered(&self) -> Delivered {
         let mut delivered = Delivered::default();
-        for flow in &self.flows {
+        for (flow, _) in &self.flows {
             let failures = lock(&flow.failures);
             delivered.new += flow.sent.load(Ordering::Relaxed);
-            delivered.kept += usize::from(flow.keeps_one_open);
+            delivered.kept += usize::from(flow.protocol == Protocol::Tcp);
             delivered.failed += failures.count;
             delivered.failures.extend(failures.texts.iter().cloned());
         }
@@ -122,8 +113,8 @@ impl Traffic {
 
     fn end(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        for flow in &mut self.flows {
-            let _ = flow.thread.take().map(JoinHandle::join);
+        for (_, thread) in &mut self.flows {
+            let _ = thread.take().map(JoinHandle::join);
         }
     }
 }
@@ -171,8 +162,8 @@ struct Flow {
     pause: Duration,
     started: Instant,
     over: Arc<AtomicBool>,
-    sent: Arc<AtomicUsize>,
-    failures: Arc<Mutex<Failures>>,
+    sent: AtomicUsize,
+    failures: Mutex<Failures>,
 }
 
 impl Flow {

@@ -4,21 +4,18 @@ use serde_json::{Value, json};
 
 use crate::object::Kind;
 
+use super::request::Request;
 use super::selector::Selector;
 use super::status::Refusal;
 use super::store::Store;
 
-/// Answers a list that is not older than `revision`.
-pub(super) fn list(
-    store: &Store,
-    kind: Kind,
-    revision: Option<u64>,
-    selector: &Selector,
-) -> Result<Value, Refusal> {
+/// Answers a list that is not older than the request wants.
+pub(super) fn list(store: &Store, kind: Kind, request: &Request) -> Result<Value, Refusal> {
     let current = store.revision();
-    if let Some(asked) = revision.filter(|asked| *asked > current) {
+    if let Some(asked) = request.number("resourceVersion").filter(|asked| *asked > current) {
         return Err(Refusal::too_large(asked, current));
     }
+    let selector = Selector::of(request);
     let objects = store.of_kind(kind).filter(|object| selector.matches(object));
     Ok(json!({
         "kind": format!("{kind}List"), "apiVersion": kind.api_version(),

@@ -1,7 +1,5 @@
 //! What the stand-in does wrong when it is told to.
 
-use std::time::Duration;
-
 use crate::object::Kind;
 
 use super::request::{Request, Verb};
@@ -78,13 +76,4 @@ impl Faults {
         }
         Some(fault.answer.clone())
     }
-}
-
-/// How the stand-in is set up; see [`Standin::configure`](super::Standin::configure).
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The bearer tokens that are taken. A client certificate does as well.
-    pub tokens: Vec<String>,
-    /// How often watches that allow it are sent a bookmark.
-    pub bookmarks: Option<Duration>,
 }

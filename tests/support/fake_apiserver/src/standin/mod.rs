@@ -4,7 +4,6 @@ mod body;
 mod encoding;
 mod list;
 mod misbehaviour;
-mod options;
 mod request;
 mod selector;
 mod serve;
@@ -18,18 +17,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use hyper::body::Bytes;
 use serde_json::Value;
 
+use shunt_testbed::Netns;
+
 use crate::certs::{Authority, Identity};
+use crate::gate::Gate;
+use crate::kubeconfig::Kubeconfig;
 use crate::object::{Key, Kind, parse};
 use crate::runtime::Runtime;
 
-pub use misbehaviour::{Answer, Fault, Settings};
+pub use misbehaviour::{Answer, Fault};
 pub use request::{Request, Verb};
 
 use shared::Shared;
-use watch::{Order, What};
 
 /// How long a test waits for a request, a watch, and so on.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,9 +69,8 @@ impl Standin {
     }
 
     fn with(authority: Option<Authority>, http2: bool) -> Result<Self> {
-        let settings = Settings { tokens: vec![TOKEN.to_owned()], bookmarks: None };
         let tls = authority.as_ref().map(|authority| authority.acceptor(http2)).transpose()?;
-        let shared = Arc::new(Shared::new(settings, tls));
+        let shared = Arc::new(Shared::new(tls));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -94,6 +94,20 @@ impl Standin {
         self.lock_authority().as_ref().map(Authority::pem)
     }
 
+    /// A way to it from a network namespace, and a kubeconfig for the agent there.
+    pub fn reach(&self, netns: &Netns) -> Result<(Gate, Kubeconfig)> {
+        let address = self.address;
+        let gate = Gate::open(netns, move || std::net::TcpStream::connect(address))?;
+        let authority = self.authority();
+        let scheme = if authority.is_some() { "https" } else { "http" };
+        let kubeconfig = Kubeconfig::new(&format!("{scheme}://{}", gate.address()))?;
+        let kubeconfig = match authority {
+            Some(authority) => kubeconfig.authority(&authority)?,
+            None => kubeconfig,
+        };
+        Ok((gate, kubeconfig.token_file(TOKEN)?))
+    }
+
     /// A client certificate that it takes.
     pub fn client_certificate(&self, name: &str) -> Result<Identity> {
         let authority = self.lock_authority();
@@ -112,9 +126,9 @@ impl Standin {
         self.authority.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Changes how it is set up, for requests from now on.
-    pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut self.shared.settings_mut());
+    /// From now on takes this bearer token only. A client certificate does as well.
+    pub fn set_token(&self, token: &str) {
+        token.clone_into(&mut self.shared.token());
     }
 
     /// Makes or replaces the objects of a text of YAML documents.
@@ -141,11 +155,6 @@ impl Standin {
         self.shared.store().of_kind(kind).map(|object| (**object).clone()).collect()
     }
 
-    /// The revision of the latest write.
-    pub fn revision(&self) -> u64 {
-        self.shared.store().revision()
-    }
-
     /// Forgets the history: who wants to know what happened before now is told 410.
     pub fn compact(&self) {
         self.shared.write(store::Store::compact);
@@ -166,20 +175,10 @@ impl Standin {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
     }
 
-    /// Sends bytes in all open watches of a kind, behind the events so far.
-    pub fn say(&self, kind: Kind, bytes: impl Into<Vec<u8>>) -> Result<()> {
-        self.order(kind, What::Say(Bytes::from(bytes.into())))
-    }
-
     /// Breaks off all open watches of a kind.
     pub fn break_watches(&self, kind: Kind) -> Result<()> {
-        self.order(kind, What::Break)
-    }
-
-    fn order(&self, kind: Kind, what: What) -> Result<()> {
         self.wait_for_watch(kind)?;
-        let revision = self.revision();
-        let _ = self.shared.orders.send(Order { kind, revision, what });
+        let _ = self.shared.broken.send(kind);
         Ok(())
     }
 

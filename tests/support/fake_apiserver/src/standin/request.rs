@@ -68,8 +68,8 @@ impl Request {
         self.query.get(name).map(String::as_str).unwrap_or_default()
     }
 
-    /// Whether it begins to ask for all objects of a kind.
-    pub fn starts_list(&self) -> bool {
-        self.verb == Verb::List && self.parameter("continue").is_empty()
+    /// A parameter that is a number, if it is given.
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.parameter(name).parse().ok()
     }
 }

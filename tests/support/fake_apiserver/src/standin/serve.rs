@@ -20,9 +20,7 @@ use super::body::{AnyBody, Broken, stream, whole};
 use super::encoding::Encoding;
 use super::list::list;
 use super::misbehaviour::Answer;
-use super::options::Options;
 use super::request::{Request, Verb};
-use super::selector::Selector;
 use super::shared::Shared;
 use super::status::Refusal;
 use super::watch::Watch;
@@ -140,9 +138,7 @@ fn answer(
     encoding: Encoding,
     limit: Option<usize>,
 ) -> Result<Content, Refusal> {
-    let settings = shared.settings();
-    let known = |token: &String| settings.tokens.contains(token);
-    if !request.certificate && !request.token.as_ref().is_some_and(known) {
+    if !request.certificate && request.token.as_ref() != Some(&*shared.token()) {
         return Err(Refusal::of(401));
     }
     let ok = |value| Ok(Content::Value(StatusCode::OK, value));
@@ -153,12 +149,10 @@ fn answer(
     let bad = |message: String| Refusal::new(400, message);
     match request.verb {
         Verb::List | Verb::Watch => {
-            let options = Options::of(request);
-            let selector = Selector::of(request);
             if request.verb == Verb::List {
-                return ok(list(&shared.store(), kind, options.revision, &selector)?);
+                return ok(list(&shared.store(), kind, request)?);
             }
-            let watch = Watch::new(kind, encoding, &options, selector, shared);
+            let watch = Watch::new(kind, encoding, request, shared);
             let (sender, body) = stream(limit);
             let shared = Arc::clone(shared);
             tokio::spawn(async move { watch.run(&shared, sender).await });

@@ -8,36 +8,37 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::object::Kind;
 
-use super::misbehaviour::{Faults, Settings};
+use super::TOKEN;
+use super::misbehaviour::Faults;
 use super::request::Request;
 use super::store::Store;
-use super::watch::Order;
 
 pub(super) struct Shared {
     store: Mutex<Store>,
-    settings: Mutex<Settings>,
+    token: Mutex<String>,
     faults: Mutex<Faults>,
     /// All requests so far; those who wait for one are told of each.
     pub(super) requests: watch::Sender<Vec<Request>>,
     /// The revision, for watches to wait on.
     pub(super) written: watch::Sender<u64>,
     pub(super) open_watches: watch::Sender<BTreeMap<Kind, usize>>,
-    pub(super) orders: broadcast::Sender<Order>,
+    /// Open watches of these kinds break off.
+    pub(super) broken: broadcast::Sender<Kind>,
     /// Connections end when this changes.
     pub(super) epoch: watch::Sender<u64>,
     tls: Mutex<Option<TlsAcceptor>>,
 }
 
 impl Shared {
-    pub(super) fn new(settings: Settings, tls: Option<TlsAcceptor>) -> Self {
+    pub(super) fn new(tls: Option<TlsAcceptor>) -> Self {
         Self {
             store: Mutex::new(Store::new()),
-            settings: Mutex::new(settings),
+            token: Mutex::new(TOKEN.to_owned()),
             faults: Mutex::default(),
             requests: watch::Sender::new(Vec::new()),
             written: watch::Sender::new(0),
             open_watches: watch::Sender::default(),
-            orders: broadcast::Sender::new(64),
+            broken: broadcast::Sender::new(64),
             epoch: watch::Sender::new(0),
             tls: Mutex::new(tls),
         }
@@ -59,12 +60,8 @@ impl Shared {
         result
     }
 
-    pub(super) fn settings(&self) -> Settings {
-        lock(&self.settings).clone()
-    }
-
-    pub(super) fn settings_mut(&self) -> MutexGuard<'_, Settings> {
-        lock(&self.settings)
+    pub(super) fn token(&self) -> MutexGuard<'_, String> {
+        lock(&self.token)
     }
 
     pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {

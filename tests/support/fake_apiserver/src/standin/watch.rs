@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep_until};
@@ -12,27 +11,13 @@ use crate::object::Kind;
 
 use super::body::Sender;
 use super::encoding::Encoding;
-use super::options::Options;
+use super::request::Request;
 use super::selector::Selector;
 use super::shared::Shared;
 use super::store::{Object, Store, Write};
 
-/// What watches that are open are told to do.
-#[derive(Clone, Debug)]
-pub(super) struct Order {
-    pub(super) kind: Kind,
-    /// After the events up to here.
-    pub(super) revision: u64,
-    pub(super) what: What,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    /// Send these bytes.
-    Say(Bytes),
-    /// Break off.
-    Break,
-}
+/// How often watches that allow it are sent a bookmark.
+const BOOKMARKS: Duration = Duration::from_secs(2);
 
 /// Counts a watch as open while it lives.
 struct Open {
@@ -63,7 +48,7 @@ pub(super) struct Watch {
     bookmarks: bool,
     end: Option<Instant>,
     written: watch::Receiver<u64>,
-    orders: broadcast::Receiver<Order>,
+    broken: broadcast::Receiver<Kind>,
     _open: Open,
 }
 
@@ -71,19 +56,20 @@ impl Watch {
     pub(super) fn new(
         kind: Kind,
         encoding: Encoding,
-        options: &Options,
-        selector: Selector,
+        request: &Request,
         shared: &Arc<Shared>,
     ) -> Self {
         Self {
             kind,
             encoding,
-            selector,
-            from: options.revision.filter(|&revision| revision != 0),
-            bookmarks: options.bookmarks,
-            end: options.timeout.map(|timeout| Instant::now() + timeout),
+            selector: Selector::of(request),
+            from: request.number("resourceVersion").filter(|&revision| revision != 0),
+            bookmarks: request.parameter("allowWatchBookmarks") == "true",
+            end: request
+                .number("timeoutSeconds")
+                .map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             written: shared.written.subscribe(),
-            orders: shared.orders.subscribe(),
+            broken: shared.broken.subscribe(),
             _open: Open::new(kind, shared),
         }
     }
@@ -101,23 +87,19 @@ impl Watch {
             }
             None => self.send_all(shared, &mut sender).await?,
         };
-        let settings = shared.settings();
         let end = self.end.unwrap_or_else(forever);
         loop {
-            // Orders given before this revision was written come before it.
-            let revision = shared.store().revision();
-            while let Ok(order) = self.orders.try_recv() {
-                self.obey(order, shared, &mut position, &mut sender).await?;
+            let events = self.events(&shared.store(), &mut position);
+            for event in events {
+                self.send(&mut sender, &event).await?;
             }
-            self.catch_up(shared, revision, &mut position, &mut sender).await?;
-            let bookmark = match settings.bookmarks {
-                Some(interval) if self.bookmarks => Instant::now() + interval,
-                _ => forever(),
-            };
+            let bookmark = if self.bookmarks { Instant::now() + BOOKMARKS } else { forever() };
             tokio::select! {
                 changed = self.written.changed() => changed.ok()?,
-                order = self.orders.recv() => {
-                    self.obey(order.ok()?, shared, &mut position, &mut sender).await?;
+                kind = self.broken.recv() => {
+                    if kind.ok()? == self.kind {
+                        return sender.fail().await;
+                    }
                 }
                 () = sleep_until(bookmark) => {
                     self.send(&mut sender, &self.bookmark(position)).await?;
@@ -133,23 +115,6 @@ impl Watch {
         sender.send(self.encoding.event(self.kind, event)).await
     }
 
-    async fn obey(
-        &self,
-        order: Order,
-        shared: &Shared,
-        position: &mut u64,
-        sender: &mut Sender,
-    ) -> Option<()> {
-        if order.kind != self.kind {
-            return Some(());
-        }
-        self.catch_up(shared, order.revision, position, sender).await?;
-        match order.what {
-            What::Say(bytes) => sender.send(bytes).await,
-            What::Break => sender.fail().await,
-        }
-    }
-
     /// Sends all objects; returns the revision.
     async fn send_all(&self, shared: &Shared, sender: &mut Sender) -> Option<u64> {
         let (revision, objects) = {
@@ -162,25 +127,10 @@ impl Watch {
         Some(revision)
     }
 
-    /// Sends what was written after `position`, up to `revision`.
-    async fn catch_up(
-        &self,
-        shared: &Shared,
-        revision: u64,
-        position: &mut u64,
-        sender: &mut Sender,
-    ) -> Option<()> {
-        let events = self.events(&shared.store(), *position, revision);
-        *position = revision.max(*position);
-        for event in &events {
-            self.send(sender, event).await?;
-        }
-        Some(())
-    }
-
-    fn events(&self, store: &Store, after: u64, until: u64) -> Vec<Value> {
-        let writes = store.since(after).iter().take_while(|write| write.revision <= until);
-        let writes = writes.filter(|write| write.key.kind == self.kind);
+    /// What was written after `position`, which moves on.
+    fn events(&self, store: &Store, position: &mut u64) -> Vec<Value> {
+        let writes = store.since(*position).iter().filter(|write| write.key.kind == self.kind);
+        *position = store.revision().max(*position);
         writes.filter_map(|write| event(write, &self.selector)).collect()
     }
 

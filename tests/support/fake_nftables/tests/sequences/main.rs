@@ -2,7 +2,6 @@
 #![allow(clippy::print_stdout, reason = "long runs say how far they are")]
 
 mod content;
-mod damage;
 mod steps;
 mod sweep;
 mod trouble;
@@ -20,10 +19,9 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::dataplane::Ownership;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
-use shunt_fake_nftables::{Features, Ipv6, Namespace, soak};
+use shunt_fake_nftables::{Damage, Features, Ipv6, Namespace, damage, soak};
 use shunt_testbed::{Netns, seed};
 
-use damage::{Damage, damage};
 use trouble::{Trouble, trouble};
 use world::World;
 

@@ -8,9 +8,7 @@ use nfnetlink::nft::{Error, TableFamily};
 use nix::errno::Errno;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use shunt_fake_nftables::{Call, Fault, Namespace};
-
-use crate::damage::{Damage, damage};
+use shunt_fake_nftables::{Call, Damage, Fault, Namespace, damage};
 
 /// What becomes of one call.
 #[derive(Debug, Clone)]
@@ -105,7 +103,7 @@ impl Troubles {
             (Trouble::Killed { done: true }, _) => Fault::After(gone()),
             (Trouble::Foreign(family, damage), _) => {
                 self.note_foreign();
-                damage.inflict(family, namespace).err().map(Fault::Before)?
+                damage.inflict(family, &mut namespace.open()).err().map(Fault::Before)?
             }
             (Trouble::Refused(message, errno), Call::Commit(batch)) => {
                 let message = 1 + message.index(batch.messages().max(1) as usize) as u32;

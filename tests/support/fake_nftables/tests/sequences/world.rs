@@ -143,7 +143,7 @@ impl World {
             }
             Step::Damage(family, damage) => {
                 self.troubles.note_foreign();
-                damage.inflict(*family, &self.namespace)?;
+                damage.inflict(*family, &mut self.namespace.open())?;
             }
             Step::Learn(pick, client) => {
                 let Some(dataplane) = &self.dataplane else { return Ok(()) };

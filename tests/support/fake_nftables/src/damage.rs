@@ -6,29 +6,38 @@ use nfnetlink::nft::{
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use shunt_core::plan::TABLE;
-use shunt_fake_nftables::Namespace;
 
 /// Something that somebody else does, in one transaction.
 #[derive(Debug, Clone)]
-pub(crate) enum Damage {
-    /// Something in a table of their own.
+pub enum Damage {
+    /// Makes a table of their own.
     Elsewhere,
+    /// Deletes our table.
     DeleteTable,
+    /// Deletes an element of a set, which need not be there.
     DeleteElement(Index, Index, Like),
+    /// Adds an element to a set.
     AddElement(Index, Index, Like),
+    /// Deletes all elements of a set.
     FlushSet(Index),
+    /// Deletes all rules of a chain.
     FlushChain(Index),
-    /// With its rules; refused for one that is in use.
+    /// Deletes a chain with its rules; refused for one that is in use.
     DeleteChain(Index),
+    /// Adds a rule to a chain.
     AddRule(Index),
+    /// Deletes a rule.
     DeleteRule(Index),
+    /// Adds a chain of this name, which may be a base chain.
     AddChain(&'static str, bool),
+    /// Adds a set.
     AddSet,
 }
 
 /// An element that is there, in a set, or one like it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Like {
+pub enum Like {
+    /// It itself.
     It,
     /// With that much more as its key.
     Key(u8),
@@ -40,7 +49,8 @@ fn like() -> impl Strategy<Value = Like> {
     prop_oneof![2 => Just(Like::It), 3 => (1..9_u8).prop_map(Like::Key), 1 => Just(Like::KeyBefore)]
 }
 
-pub(crate) fn damage() -> impl Strategy<Value = (TableFamily, Damage)> {
+/// What others may do, to the table of a family.
+pub fn damage() -> impl Strategy<Value = (TableFamily, Damage)> {
     let pick = any::<Index>;
     let kind = prop_oneof![
         4 => Just(Damage::Elsewhere),
@@ -63,11 +73,13 @@ pub(crate) fn damage() -> impl Strategy<Value = (TableFamily, Damage)> {
 
 impl Damage {
     /// Does it, where the kernel lets.
-    pub(crate) fn inflict(&self, family: TableFamily, namespace: &Namespace) -> Result<(), Error> {
-        let mut kernel = namespace.open();
+    ///
+    /// # Errors
+    /// Those of the kernel, but for refusals.
+    pub fn inflict(&self, family: TableFamily, kernel: &mut dyn Kernel) -> Result<(), Error> {
         let mut batch = Batch::new(None);
         if kernel.table(family, TABLE)?.is_some() {
-            self.write(&mut kernel, family, &mut batch)?;
+            self.write(kernel, family, &mut batch)?;
         }
         match kernel.commit(&batch.finish()) {
             // The table has an owner, or what was to be deleted is in use.
