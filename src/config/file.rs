@@ -54,7 +54,7 @@ pub(super) fn read<'a>(
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
         let found_value = value.get(field);
         if found_value.and_then(Value::as_str) != Some(expected) {
-            let mut problem = error(FieldPath::top(field), &format!("must be {expected}"));
+            let mut problem = error(FieldPath::dotted(field), &format!("must be {expected}"));
             problem.value = found_value.map(describe);
             found.push(problem);
         }

@@ -314,7 +314,7 @@ impl Flags {
 }
 
 fn path(flag: &Flag) -> FieldPath {
-    FieldPath::top(&format!("--{}", flag.name))
+    FieldPath::dotted(&format!("--{}", flag.name))
 }
 
 /// Parses a truth value as Go's `strconv.ParseBool` does.

@@ -41,14 +41,6 @@ fn directory_mask() -> AddWatchFlags {
 /// Paths cannot be watched at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A path has no absolute form.
-    #[error("cannot watch {path}: {reason}")]
-    Path {
-        /// The path on the command line.
-        path: PathBuf,
-        /// Why.
-        reason: io::Error,
-    },
     /// The kernel refuses an inotify instance.
     #[error(
         "cannot watch files: {reason}; if too many files are open, raise the sysctl \
@@ -108,7 +100,7 @@ impl Paths {
     pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<Paths, Error> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| Error::Open { reason: errno.into() })?;
-        let roots = paths.iter().map(Root::new).collect::<Result<_, _>>()?;
+        let roots = paths.iter().map(Root::new).collect();
         Ok(Paths { inotify, roots, matters })
     }
 
@@ -219,14 +211,14 @@ impl Paths {
 }
 
 impl Root {
-    fn new(path: &PathBuf) -> Result<Root, Error> {
-        let absolute = std::path::absolute(path)
-            .map_err(|reason| Error::Path { path: path.clone(), reason })?;
+    fn new(path: &PathBuf) -> Root {
+        // Without an absolute form, the parent is not known: the path itself is watched.
+        let absolute = std::path::absolute(path).unwrap_or_default();
         let parent = match (absolute.parent(), absolute.file_name()) {
             (Some(parent), Some(name)) => Some((parent.to_owned(), name.to_owned())),
             _ => None,
         };
-        Ok(Root {
+        Root {
             path: path.clone(),
             parent,
             parent_watch: None,
@@ -234,7 +226,7 @@ impl Root {
             is_directory: false,
             retry: true,
             unwatchable: false,
-        })
+        }
     }
 
     fn watches(&self) -> impl Iterator<Item = WatchDescriptor> {

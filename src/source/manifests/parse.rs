@@ -91,7 +91,7 @@ struct Head<'a> {
 impl Reader<'_> {
     /// Parses a document, or an item of a list.
     fn document(&mut self, document: &Document<'_>, list: Option<Option<Kind>>) {
-        let top = FieldPath::top;
+        let top = FieldPath::dotted;
         if !document.json().starts_with('{') {
             let reason = "not an object; it should begin with apiVersion and kind";
             let value = document.describe(&FieldPath::default());
@@ -144,7 +144,7 @@ impl Reader<'_> {
             Ok(converted) => converted,
             Err(reason) => {
                 let reason = format!("{reason} (the {kind} is left out)");
-                return self.warn(document, FieldPath::top("metadata"), None, &reason);
+                return self.warn(document, FieldPath::dotted("metadata"), None, &reason);
             }
         };
         if kind == Kind::Node && converted.key.name.name != self.context.node_name {

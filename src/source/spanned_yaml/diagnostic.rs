@@ -149,10 +149,11 @@ mod tests {
     #[test]
     fn a_message_says_where_what_and_why() {
         let file: Arc<Path> = Path::new("svc/web.yaml").into();
-        let problem = Diagnostic::new(Severity::Error, FieldPath::top("spec"), "must be a mapping")
-            .with_value("x\ny")
-            .of_object("Service default/web")
-            .in_file(&file, Some(7));
+        let problem =
+            Diagnostic::new(Severity::Error, FieldPath::dotted("spec"), "must be a mapping")
+                .with_value("x\ny")
+                .of_object("Service default/web")
+                .in_file(&file, Some(7));
         assert_eq!(
             problem.to_string(),
             r"svc/web.yaml:7: Service default/web: spec = x\ny: must be a mapping"

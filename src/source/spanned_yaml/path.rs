@@ -16,12 +16,6 @@ pub enum Segment {
 pub struct FieldPath(Vec<Segment>);
 
 impl FieldPath {
-    /// Returns the path of a field of the document itself.
-    #[must_use]
-    pub fn top(name: &str) -> FieldPath {
-        FieldPath(vec![Segment::Field(name.into())])
-    }
-
     /// Returns the path of a text such as `spec.ports[0].port` or `metadata.labels[a.b/c]`.
     #[must_use]
     pub fn dotted(path: &str) -> FieldPath {

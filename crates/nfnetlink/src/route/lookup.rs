@@ -268,21 +268,4 @@ mod tests {
         let to = "192.0.2.9".parse().expect("an address");
         assert_eq!(route.next_hop(to), to);
     }
-
-    #[test]
-    fn query_has_everything_that_routing_depends_on() {
-        let query = RouteQuery {
-            destination: "2001:db8::1".parse().expect("an address"),
-            source: Some("2001:db8::2".parse().expect("an address")),
-            input: Some(3),
-            mark: 0x4000,
-        };
-        let mut body = Vec::new();
-        query.put(&mut body, LOOKUP_TABLE);
-        assert_eq!(body[..4], [10, 128, 128, 0]);
-        let attrs = Attrs::new(&body[ROUTE_HEADER..]);
-        let kinds: Vec<u16> = attrs.clone().map(|attr| attr.kind).collect();
-        assert_eq!(kinds, [libc::RTA_DST, libc::RTA_SRC, libc::RTA_IIF, libc::RTA_MARK]);
-        assert_eq!(number(&attrs, libc::RTA_MARK), Some(0x4000));
-    }
 }
