@@ -1,11 +1,15 @@
 //! Tables that nobody else can change, where the kernel can have such.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
-use nfnetlink::nft::Error;
+use nfnetlink::nft::{Error, Socket};
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
-use shunt_fake_nftables::NODE;
+use shunt_fake_nftables::{Call, Faulty, NODE};
 use shunt_testbed::{Netns, eventually};
 
 use super::start::some_cluster;
@@ -25,6 +29,47 @@ fn sync_after(dataplane: &mut Dataplane) -> Result<Option<SyncReport>> {
         Err(error) if matches!(error.kernel(), Error::Owned { .. }) => Ok(None),
         other => Ok(Some(other?)),
     })
+}
+
+/// An hour after the time of the last call: elements are compared only now and then.
+fn later() -> Instant {
+    static HOURS: AtomicUsize = AtomicUsize::new(0);
+    let hours = HOURS.fetch_add(1, Ordering::Relaxed) + 1;
+    Instant::now() + Duration::from_secs(3600) * hours as u32
+}
+
+/// What the agent does once a second, wherever others can change its tables and where they cannot.
+#[test]
+fn nothing_is_listed_without_foreign_commits() -> Result<()> {
+    for ownership in [Ownership::Own, Ownership::Share] {
+        let ns = Netns::new()?;
+        let lists = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&lists);
+        let count = move |call: Call<'_>| {
+            seen.fetch_add(usize::from(matches!(call, Call::List)), Ordering::Relaxed);
+            None
+        };
+        let kernel = Faulty::new(ns.run(|| Ok(Socket::open()?))?, count);
+        let options = Options::default();
+        let mut running = Dataplane::with_kernel(Box::new(kernel), options, NODE, ownership)?;
+        running.apply_all(some_cluster());
+        running.apply(Change::Synced);
+        running.sync()?;
+        let listed = || lists.swap(0, Ordering::Relaxed);
+        assert!(listed() > 0, "a start looks at what there is");
+        for _ in 0..3 {
+            assert!(!running.check(later())?);
+            assert!(running.sync()?.is_none());
+        }
+        assert_eq!(listed(), 0, "{ownership:?}");
+        ns.nft("add table ip theirs")?;
+        assert!(!running.check(later())?);
+        assert!(listed() > 0, "{ownership:?}: another process wrote");
+        assert!(running.sync()?.is_none());
+        assert!(!running.check(later())?);
+        assert_eq!(listed(), 0, "{ownership:?}: nobody wrote since");
+    }
+    Ok(())
 }
 
 #[test]

@@ -64,6 +64,37 @@ fn a_transaction_of_many_messages_and_megabytes_is_applied_whole() -> Result<()>
 }
 
 #[test]
+fn an_error_in_the_middle_changes_nothing_and_is_named() -> Result<()> {
+    let ns = Netns::new()?;
+    ns.run(|| {
+        let mut socket = Socket::open()?;
+        socket.commit(&{
+            let mut batch = begin(&NUMBERS);
+            batch.add_elements(TableFamily::Ip, TABLE, "numbers", &numbers(0..3));
+            batch.finish()
+        })?;
+        let generation = socket.generation()?.id;
+        let mut batch = Batch::new(Some(generation));
+        batch.add_elements(TableFamily::Ip, TABLE, "numbers", &numbers(10..2_000));
+        let mut missing = numbers(10..12);
+        missing.push(&0xdead_u32.to_be_bytes(), None, None);
+        batch.delete_elements(TableFamily::Ip, TABLE, "numbers", &missing);
+        batch.add_elements(TableFamily::Ip, TABLE, "numbers", &numbers(2_000..3_000));
+        let error = socket.commit(&batch.finish()).expect_err("a missing element");
+        let Error::Refused(refusals) = &error else { panic!("{error}") };
+        let [refusal] = &refusals[..] else { panic!("{error}") };
+        assert_eq!(refusal.errno, nix::errno::Errno::ENOENT);
+        assert_eq!(refusal.object, "numbers");
+        assert_eq!(refusal.operation, "delete an element of");
+        assert!(refusal.keys.contains(&0xdead_u32.to_be_bytes().to_vec()), "{error}");
+        assert!(error.to_string().contains("ip test numbers"), "{error}");
+        assert_eq!(count(&mut socket)?, 3);
+        assert_eq!(socket.generation()?.id, generation);
+        Ok(())
+    })
+}
+
+#[test]
 fn a_stale_generation_is_told_apart_and_changes_nothing() -> Result<()> {
     let ns = Netns::new()?;
     ns.run(|| {

@@ -11,6 +11,8 @@ use shunt_testbed::{Agent, Outcome};
 use super::{BOTH, PATIENCE, PODS, V4, pair, raw_server, raw_service};
 use crate::world::{World, allow_files};
 
+/// The size of a transfer in each direction.
+const BULK: usize = 16 << 20;
 /// The number of connections at a time, and the files of the agent for each.
 const TEN_THOUSAND: u64 = 10_000;
 const FILES: u64 = 3;
@@ -38,10 +40,42 @@ impl Raw {
     }
 }
 
+/// Bytes that repeat after a prime number, so that a lost or doubled piece shows.
+fn pattern(seed: u8) -> Vec<u8> {
+    (0..BULK).map(|n| seed.wrapping_add((n % 251) as u8)).collect()
+}
+
+fn send_all(mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
+    to.write_all(bytes)?;
+    Ok(to.shutdown(Shutdown::Write)?)
+}
+
 fn receive_all(mut from: &TcpStream) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[test]
+fn bulk_data_arrives_unchanged_in_both_directions_at_once() -> Result<()> {
+    let raw = Raw::new()?;
+    let (client, endpoint) = raw.pair()?;
+    let (up, down) = (pattern(1), pattern(2));
+    thread::scope(|scope| -> Result<()> {
+        let senders = [(&client, &up), (&endpoint, &down)]
+            .map(|(to, bytes)| scope.spawn(move || send_all(to, bytes)));
+        let receivers = [(&endpoint, &up), (&client, &down)]
+            .map(|(from, bytes)| scope.spawn(move || Ok(receive_all(from)? == *bytes)));
+        for sender in senders {
+            sender.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+        }
+        for receiver in receivers {
+            let is_same: Result<bool> =
+                receiver.join().map_err(|_| anyhow::anyhow!("a receiver panicked"))?;
+            ensure!(is_same?, "the content differs");
+        }
+        Ok(())
+    })
 }
 
 #[test]

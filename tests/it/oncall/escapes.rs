@@ -1,13 +1,14 @@
 //! What others can name reaches no terminal and no log as it is.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Output;
 
 use anyhow::Result;
 use nfnetlink::Family;
 use nfnetlink::nft::{BaseChain, Batch, ChainKind, Expr, Hook, Kernel, Socket, Verdict};
-use serde_json::Value;
-use shunt_testbed::{Netns, Node, Protocol, Service};
+use serde_json::{Value, json};
+use shunt_testbed::{Agent, Netns, Node, Protocol, Service};
 
 use super::trace::Trace;
 use crate::world::{CLUSTER_CIDR, SHUNT, World, run_shunt, status_json};
@@ -87,4 +88,31 @@ fn names_and_comments_of_rules_are_escaped() -> Result<()> {
     world.lab.from(&world.lab.client).tcp("10.96.0.10:80").dropped();
     assert_escaped(&printed(&trace.output()?));
     agent.stop()
+}
+
+#[test]
+fn message_of_the_api_server_is_escaped() -> Result<()> {
+    let world = World::empty()?;
+    let node = &world.lab.node;
+    let server = node.run(|| Ok(TcpListener::bind("127.0.0.1:0")?))?;
+    let address = server.local_addr()?;
+    let status = json!({"kind": "Status", "status": "Failure", "code": 500, "message": NAME});
+    let body = status.to_string();
+    let head = "Connection: close\r\nContent-Type: application/json";
+    let length = body.len();
+    let answer = format!("HTTP/1.1 500 No\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}");
+    // Ends with the process.
+    std::thread::spawn(move || -> Result<()> {
+        loop {
+            let (mut client, _) = server.accept()?;
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(answer.as_bytes());
+        }
+    });
+    let agent = Agent::builder(SHUNT, node).arg(format!("--master=http://{address}")).spawn()?;
+    agent.wait_for_log(&["refuses to list or watch", ESCAPED])?;
+    assert_escaped(&agent.log());
+    let told = run_shunt(node, &["status"])?;
+    assert_escaped(&printed(&told));
+    Ok(())
 }
