@@ -238,11 +238,7 @@ pub(super) fn metrics_bind(config: &Config) -> Bind {
 
 /// Returns the paths of the fields with a new value.
 fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
-    let [old, new] = [old, new].map(|it| serde_json::to_value(&it.full).unwrap_or_default());
-    let has_changed = |path: &&str| {
-        let pointer = format!("/{}", path.replace('.', "/"));
-        old.pointer(&pointer) != new.pointer(&pointer)
-    };
+    let has_changed = |path: &&str| old.full.get(path) != new.full.get(path);
     let mut changed: Vec<_> = FIELDS.iter().map(|field| field.path).filter(has_changed).collect();
     changed.sort_unstable();
     changed

@@ -5,8 +5,7 @@ use shunt_core::plan::{Options, TcpTimeouts};
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
-use crate::config::raw::Configuration;
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, Configuration, Loaded};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::parse_bool;
-use crate::config::raw::GoDuration;
+use crate::config::{GoDuration, parse_bool};
 
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 

@@ -8,7 +8,7 @@ use clap::Args;
 use shunt_core::model::Protocol;
 
 use super::{Destination, Format, HiddenLogging};
-use crate::config::raw::GoDuration;
+use crate::config::GoDuration;
 
 /// Arguments of `shunt trace`.
 #[derive(Debug, Args)]

@@ -88,7 +88,7 @@ fn inputs(
 ) -> Inputs {
     let settings = effective.map(|effective| Settings {
         options: running.map_or_else(|| effective.options(), |running| running.options),
-        localhost_node_ports: effective.full.iptables.localhost_node_ports.unwrap_or(true),
+        localhost_node_ports: effective.full.is("iptables.localhostNodePorts", true),
         node_name: effective.node_name,
         config: effective.config,
     });
