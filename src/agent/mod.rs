@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
-use shunt_core::model::{ChangeCounts, Family, ObjectName};
+use shunt_core::model::{Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -56,7 +56,7 @@ use crate::serve::http::{
     serve_service_health,
 };
 use crate::serve::loopback::{self, Proxy};
-use crate::serve::metrics::{Changes, Metrics, Server, ServiceConnections};
+use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
 use crate::serve::query::{self, Answer, Excerpt, Question};
 use crate::serve::service_counters::ServiceCounters;
@@ -236,9 +236,7 @@ fn keep_running(
     };
     let noticed = {
         let metrics = metrics.clone();
-        move |ChangeCounts { services, slices }| {
-            metrics.changes_noticed(Changes { services, endpoint_slices: slices });
-        }
+        move |changes| metrics.changes_noticed(changes)
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
@@ -397,13 +395,13 @@ fn answers(known: AgentState, status: impl Fn() -> Status) -> impl Fn(&Question)
 }
 
 /// Returns the reader of the metrics of Service ports, if they are wanted.
-fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections>>, Failure> {
+fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure> {
     match arguments.service_metrics {
         ServiceMetrics::Off => Ok(None),
         ServiceMetrics::Counters => {
-            let counters = ServiceCounters::open(arguments.service_metrics_limit)
+            let mut counters = ServiceCounters::open(arguments.service_metrics_limit)
                 .map_err(|error| explain(&error))?;
-            Ok(Some(Box::new(counters)))
+            Ok(Some(Box::new(move || counters.read())))
         }
     }
 }
@@ -413,8 +411,8 @@ fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections
 fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     Arc::new(move |report| {
         let server = match report.purpose {
-            HEALTH_PURPOSE => Server::Health,
-            _ => Server::Metrics,
+            HEALTH_PURPOSE => "health",
+            _ => "metrics",
         };
         metrics.unbound_ports(server, usize::from(report.error.is_some()));
         known.port(&report);

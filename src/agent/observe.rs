@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family, ObjectName};
-use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED, Set};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED};
 use tokio::sync::watch;
 
 use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
-use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
+use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::events::Recorder;
 use crate::serve::http::{ServiceHealth, ServiceHealths};
 use crate::serve::loopback::Proxy;
-use crate::serve::metrics::{Changes, Metrics, State, Sync};
+use crate::serve::metrics::Metrics;
 use crate::serve::status::{AgentState, NodePorts, WithoutNode};
 use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -78,14 +78,11 @@ impl Observer {
                 }
                 self.note_loopback(loopback);
                 self.sweep(flows, &snapshot);
-                self.count(&stats);
+                self.metrics.committed(&stats);
                 self.count_triggers(&batches, wrote.is_some());
-                let changes =
-                    Changes { services: changes.services, endpoint_slices: changes.slices };
                 self.metrics.changes_synced(changes);
                 // Last, so that a scrape with the new gauges also has the counters.
-                let sync = Sync { took: stats.took, full: stats.full };
-                self.metrics.sync_succeeded(sync, &state(&snapshot));
+                self.metrics.sync_succeeded(&stats, &snapshot);
             }
             Event::Held { node_is_read } => {
                 self.note_without_node(Some((node_is_read, WithoutNode::Held)));
@@ -97,11 +94,11 @@ impl Observer {
                 );
                 self.note_health(node_is_eligible, false);
                 self.known.failed(error);
-                self.count(&stats);
-                self.metrics.sync_failed(Sync { took: stats.took, full: stats.full });
+                self.metrics.committed(&stats);
+                self.metrics.sync_failed(&stats);
             }
             Event::CleanedUp { stats } => {
-                self.count(&stats);
+                self.metrics.committed(&stats);
                 if stats.refused > 0 {
                     self.metrics.cleanup_failed();
                 }
@@ -199,14 +196,6 @@ impl Observer {
         self.without_node = without;
     }
 
-    fn count(&self, stats: &CommitStats) {
-        for commit in &stats.commits {
-            self.metrics.committed(commit.bytes, commit.took);
-        }
-        self.metrics.generation_conflicts(stats.overtaken);
-        self.metrics.commits_refused(stats.refused);
-    }
-
     /// Records the latency from the triggers of a sync to its commit.
     fn count_triggers(&self, batches: &[ChangeBatch], wrote: bool) {
         let (now, today) = (Instant::now(), SystemTime::now());
@@ -227,24 +216,6 @@ impl Observer {
         if let Some(node_context) = &snapshot.node_context {
             sweeps.committed(sweep(flows, node_context));
         }
-    }
-}
-
-/// Returns the values of the gauges.
-fn state(snapshot: &Snapshot) -> State {
-    let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
-    let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
-    State {
-        services: snapshot.store.service_count(),
-        endpoint_slices: snapshot.store.slice_count(),
-        frontends: snapshot.frontends,
-        elements: sets.map(|set| (set.name(), elements(set))).collect(),
-        gone_endpoints: snapshot.gone_endpoints,
-        frontend_conflicts: snapshot.conflicts.len(),
-        quarantined_service_ports: snapshot.quarantined_service_ports,
-        without_endpoints: snapshot.unserved.without_endpoints,
-        no_local_internal: snapshot.unserved.no_local_internal,
-        no_local_external: snapshot.unserved.no_local_external,
     }
 }
 

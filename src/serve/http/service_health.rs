@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::HealthSource;
 use super::connections::Connections;
 use super::protocol::{self, Answer, Handler, RETRY};
-use crate::serve::metrics::{Metrics, Server};
+use crate::serve::metrics::Metrics;
 
 /// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut ports = self.0.lock();
         ports.remove(&self.2);
-        self.1.unbound_ports(Server::ServiceHealth, ports.len());
+        self.1.unbound_ports("service-health", ports.len());
     }
 }
 
@@ -138,7 +138,7 @@ async fn serve(
                     report(&told.service, address, &error);
                     let mut ports = unbound.lock();
                     ports.insert(address, (told.service.clone(), error.to_string()));
-                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
+                    metrics.unbound_ports("service-health", ports.len());
                 }
                 listed = Some(Listed(&unbound, &metrics, address));
             }

@@ -12,7 +12,7 @@ use shunt_core::model::Backend;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::shared::{Ending, Port, Shared, Slot};
+use super::shared::{Port, Shared, Slot};
 use shunt_core::jitter;
 
 /// The timeout of a connection to an endpoint. kube-proxy's proxy has the same.
@@ -38,7 +38,7 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared
         Ok(endpoint) => endpoint,
         Err(error) => {
             port.balancer().failed(backend);
-            slot.end(Ending::Unreachable);
+            slot.end("unreachable");
             tracing::debug!(
                 service = %port.service(), endpoint = %address(backend), %error,
                 "cannot connect to the endpoint, reset the connection to the node port on loopback"
@@ -46,7 +46,7 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared
             return reset(&client);
         }
     };
-    slot.end(Ending::Forwarded);
+    slot.end("forwarded");
     // Each side may rely on it that its small writes are sent at once.
     let _ = client.set_nodelay(true);
     // A client that has closed with more data than the endpoint accepts: its kernel gives up after

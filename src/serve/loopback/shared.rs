@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::Report;
 use super::balancer::Balancer;
-use crate::serve::metrics::{LoopbackConnection, Metrics};
+use crate::serve::metrics::Metrics;
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -90,7 +90,7 @@ impl Shared {
             self.metrics.loopback_connections(open + 1);
             return Some(slot);
         }
-        slot.end(Ending::TooMany);
+        slot.end("too-many");
         if self.may_log(Complaint::TooManyConnections) {
             tracing::warn!(
                 maximum = self.max_connections,
@@ -145,25 +145,13 @@ impl Shared {
     }
 }
 
-/// The outcome of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    Forwarded,
-    Unreachable,
-    TooMany,
-}
-
 /// The slot of an open connection, which dropping frees.
 pub(super) struct Slot(Arc<Shared>);
 
 impl Slot {
     /// Counts the outcome.
-    pub(super) fn end(&self, ending: Ending) {
-        self.0.metrics.loopback_connected(match ending {
-            Ending::Forwarded => LoopbackConnection::Forwarded,
-            Ending::Unreachable => LoopbackConnection::Unreachable,
-            Ending::TooMany => LoopbackConnection::TooMany,
-        });
+    pub(super) fn end(&self, result: &'static str) {
+        self.0.metrics.loopback_connected(result);
     }
 }
 
