@@ -10,17 +10,14 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use super::args::Run;
-use super::health::HealthState;
 use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
-use super::{logging, process};
+use super::{Reports, logging, process};
 use crate::config::{Config, FIELDS};
 use crate::dataplane::{Command, Commands, Configure};
 use crate::flows::sysctl;
-use crate::serve::http::Bind;
-use crate::serve::metrics::Metrics;
-use crate::serve::status::AgentState;
+use crate::serve::http::{Bind, Health};
 use crate::source;
 use crate::source::file_watch::Paths;
 use crate::source::spanned_yaml::Diagnostic;
@@ -28,15 +25,14 @@ use crate::source::spanned_yaml::Diagnostic;
 /// The parts of the agent that a reload updates.
 pub(super) struct Reach {
     pub(super) commands: Commands,
-    pub(super) health: watch::Sender<HealthState>,
+    pub(super) health: watch::Sender<Health>,
     pub(super) health_bind: watch::Sender<Bind>,
     pub(super) metrics_bind: watch::Sender<Bind>,
     pub(super) configz: watch::Sender<String>,
     pub(super) sysctls: PendingSysctls,
     /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
-    pub(super) metrics: Metrics,
-    pub(super) known: AgentState,
+    pub(super) reports: Reports,
 }
 
 /// The reason for a reload.
@@ -147,8 +143,8 @@ impl Reload {
             self.reach.apply(&old, new, &objects);
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
         }
-        self.reach.metrics.config_reloaded(true);
-        self.reach.known.reconfigured(None);
+        self.reach.reports.metrics.config_reloaded(true);
+        self.reach.reports.known.reconfigured(None);
         let other_source = objects != self.objects || old.node_name != new.node_name;
         self.objects = objects;
         other_source
@@ -157,8 +153,8 @@ impl Reload {
     /// Reports that a changed configuration is rejected: log, metric and status.
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
         tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
-        self.reach.metrics.config_reloaded(false);
-        self.reach.known.reconfigured(Some(error.to_string()));
+        self.reach.reports.metrics.config_reloaded(false);
+        self.reach.reports.known.reconfigured(Some(error.to_string()));
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {

@@ -113,7 +113,7 @@ pub(crate) fn load(
     logging: &Logging,
     content: Option<Vec<u8>>,
 ) -> Result<(Effective, Vec<Diagnostic>), Unusable> {
-    let mut flags = settings.flags.clone();
+    let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
     let file = settings.config.as_deref().zip(content.as_deref());
     let Loaded { config, full, problems } =

@@ -13,13 +13,13 @@ use shunt_core::model::{Change, Store};
 use shunt_core::plan::Options;
 
 use super::args::Run;
-use super::process;
 use super::settings::Effective;
+use super::{Reports, process};
 use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
 use crate::serve::metrics::Metrics;
-use crate::serve::status::{AgentState, Following};
+use crate::serve::status::Following;
 use crate::source::kubernetes::{
     Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
@@ -42,10 +42,8 @@ pub(super) enum Objects {
 /// The parts of the agent that a running source has to do with.
 pub(super) struct Parts {
     pub(super) commands: Commands,
-    pub(super) metrics: Metrics,
     pub(super) notices: Notices,
-    pub(super) known: AgentState,
-    pub(super) locations: Locations,
+    pub(super) reports: Reports,
 }
 
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
@@ -132,7 +130,8 @@ impl Objects {
     /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
     /// drop stops the source.
     pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
-        let Parts { commands, metrics, notices, known, locations } = parts;
+        let Parts { commands, notices, reports } = parts;
+        let Reports { metrics, known, locations, .. } = reports;
         match self {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)

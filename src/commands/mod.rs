@@ -18,6 +18,7 @@ pub mod trace;
 pub mod version;
 mod wrap;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
 
+use self::args::Format;
 use crate::agent::args::normalized;
 use crate::agent::{Failure, logging};
 use crate::serve::escape;
@@ -67,6 +69,14 @@ pub fn main() -> ExitCode {
     };
     logging::flush();
     code
+}
+
+/// Prints a result in this format.
+fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
+    print(&match format {
+        Format::Text => wrap::for_terminal(result.to_string()),
+        Format::Json => json(result)?,
+    })
 }
 
 /// Writes a result as JSON.

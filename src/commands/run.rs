@@ -43,8 +43,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
-        Version::Short => format!("shunt {}\n", Build::new().version),
-        Version::Raw => format!("{:#}\n", Build::new().json()),
+        Version::Short => format!("shunt {}\n", Build::default().version),
+        Version::Raw => format!("{:#}\n", Build::default().json()),
     };
     let written = std::io::stdout().write_all(text.as_bytes());
     Some(written.context("cannot print the version").map_err(Failure::from))

@@ -10,13 +10,9 @@ use shunt_core::plan::FrontendKey;
 /// The index of the loopback interface in each network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// The node ports in use.
+/// The node ports in use, each with its Service: of two that claim one, the Service that has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodePorts {
-    /// Of two Services that claim one, the Service that has it.
-    services: BTreeMap<FrontendKey, ObjectName>,
-    protocols: BTreeSet<Protocol>,
-}
+pub struct NodePorts(BTreeMap<FrontendKey, ObjectName>);
 
 impl NodePorts {
     /// Returns the node ports of all Services.
@@ -37,21 +33,13 @@ impl NodePorts {
             }
         }
         let claims = claims.into_iter().map(|(key, (_, service))| (key, service.clone()));
-        claims.collect()
+        NodePorts(claims.collect())
     }
 
     /// Returns the protocols with at least one node port.
     #[must_use]
-    pub fn protocols(&self) -> &BTreeSet<Protocol> {
-        &self.protocols
-    }
-}
-
-impl FromIterator<(FrontendKey, ObjectName)> for NodePorts {
-    fn from_iter<T: IntoIterator<Item = (FrontendKey, ObjectName)>>(claims: T) -> NodePorts {
-        let services: BTreeMap<_, _> = claims.into_iter().collect();
-        let protocols = services.keys().map(FrontendKey::protocol).collect();
-        NodePorts { services, protocols }
+    pub fn protocols(&self) -> BTreeSet<Protocol> {
+        self.0.keys().map(FrontendKey::protocol).collect()
     }
 }
 
@@ -76,7 +64,7 @@ pub(super) fn taken_sockets(
     for (protocol, socket) in sockets {
         let in_the_way = Family::ALL.into_iter().find_map(|family| {
             let key = FrontendKey::NodePort(family, protocol, socket.port);
-            let service = node_ports.services.get(&key)?;
+            let service = node_ports.0.get(&key)?;
             let is_covered = |address: &IpAddr| {
                 Family::of(*address) == family && !address.is_loopback() && socket.accepts(*address)
             };
@@ -107,7 +95,7 @@ mod tests {
 
     fn node_ports(keys: &[(Family, Protocol, u16)]) -> NodePorts {
         let key = |(family, protocol, port): &_| FrontendKey::NodePort(*family, *protocol, *port);
-        keys.iter().map(|it| (key(it), ObjectName::new("shop", "web"))).collect()
+        NodePorts(keys.iter().map(|it| (key(it), ObjectName::new("shop", "web"))).collect())
     }
 
     fn socket(address: &str) -> WaitingSocket {
@@ -177,7 +165,7 @@ mod tests {
         }
         let found = NodePorts::of(&store);
         let expected = (FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080), service(2).name);
-        assert_eq!(found, [expected].into_iter().collect());
-        assert_eq!(found.protocols(), &[Protocol::Tcp].into());
+        assert_eq!(found, NodePorts([expected].into()));
+        assert_eq!(found.protocols(), [Protocol::Tcp].into());
     }
 }

@@ -40,7 +40,7 @@ pub fn taken_now(
     node_ports: &NodePorts,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<Vec<TakenPort>, Error> {
-    let found = taken_sockets(list_sockets(node_ports.protocols())?, node_ports, addresses);
+    let found = taken_sockets(list_sockets(&node_ports.protocols())?, node_ports, addresses);
     let sockets = found.values().flat_map(|taken| &taken.sockets);
     let owners = owners(&sockets.map(|socket| socket.inode).collect());
     let own = std::process::id();

@@ -17,7 +17,7 @@ use crate::serve::query::{NoAnswer, ask_objects};
 const NOT_DELIVERED: u8 = 3;
 
 pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging.0);
+    logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
     let (to, protocol) = arguments.to;
     if arguments.from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {

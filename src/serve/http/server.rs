@@ -93,33 +93,21 @@ impl Server {
     async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
         let Some(address) = bind.address else { return std::future::pending().await };
         let Server { purpose, field, .. } = *self;
-        let mut reported = None;
-        loop {
-            match protocol::listen(address, false) {
-                Ok(listener) => {
-                    reported = None;
-                    tracing::info!(%address, "serving {purpose}");
-                    let error =
-                        protocol::accept(&listener, handler.clone(), &self.connections).await;
-                    tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
-                    continue;
-                }
-                Err(reason) if bind.hard_fail => {
-                    return Err(Unbound { purpose, field, address, reason });
-                }
-                Err(error) if reported.is_none() => {
-                    tracing::error!(
-                        %address, %error,
-                        "cannot serve {purpose} ({field}), retrying every {} s; if another process \
-                         holds the port, it answers meanwhile; the rules stay up to date",
-                        RETRY.as_secs(),
-                    );
-                    (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
-                    reported = Some(Reported(self, address));
-                }
-                Err(_) => {}
+        let taken = |error: io::Error| {
+            if bind.hard_fail {
+                return Err(Unbound { purpose, field, address, reason: error });
             }
-            tokio::time::sleep(RETRY).await;
-        }
+            tracing::error!(
+                %address, %error,
+                "cannot serve {purpose} ({field}), retrying every {} s; if another process \
+                 holds the port, it answers meanwhile; the rules stay up to date",
+                RETRY.as_secs(),
+            );
+            (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
+            Ok(Reported(self, address))
+        };
+        let connections = &self.connections;
+        let handler = handler.clone();
+        Err(protocol::keep_listening(address, false, purpose, handler, connections, taken).await)
     }
 }

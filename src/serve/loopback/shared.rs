@@ -1,6 +1,6 @@
 //! The state that the proxy's thread shares with readers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Report;
 use super::balancer::Balancer;
 use crate::serve::metrics::Metrics;
+use crate::serve::unbound_ports::{UnboundPort, UnboundPorts};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -37,11 +38,11 @@ pub(super) struct Shared {
     pub(super) idle: Notify,
     /// [`HALF_CLOSED_TIMEOUT`], except in tests.
     pub(super) half_closed_timeout: Duration,
-    report: Report,
+    on_unbound: Report,
     max_connections: usize,
     open: AtomicUsize,
     listening: Mutex<BTreeSet<SocketAddr>>,
-    unbound: Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>,
+    unbound: UnboundPorts,
     logged: Mutex<[Option<Instant>; 2]>,
 }
 
@@ -58,7 +59,7 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(metrics: Metrics, report: Report) -> Shared {
+    pub(super) fn new(metrics: Metrics, on_unbound: Report) -> Shared {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         // A quarter of the file descriptors is for listeners and the rest of the agent.
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
@@ -67,11 +68,11 @@ impl Shared {
             metrics,
             idle: Notify::new(),
             half_closed_timeout: HALF_CLOSED_TIMEOUT,
-            report,
+            on_unbound,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
             open: AtomicUsize::new(0),
             listening: Mutex::default(),
-            unbound: Mutex::default(),
+            unbound: UnboundPorts::default(),
             logged: Mutex::default(),
         }
     }
@@ -115,7 +116,7 @@ impl Shared {
     /// Notes a listener, and that its address can be bound again.
     pub(super) fn bound(&self, address: SocketAddr) {
         lock(&self.listening).insert(address);
-        if lock(&self.unbound).remove(&address).is_some() {
+        if self.unbound.remove(address) {
             tracing::info!(%address, "listening for the node port on loopback, the port is free");
         }
         self.count();
@@ -123,9 +124,8 @@ impl Shared {
 
     /// Notes that an address cannot be bound, and reports it the first time.
     pub(super) fn unbound(&self, address: SocketAddr, service: &ObjectName, error: &io::Error) {
-        let before = lock(&self.unbound).insert(address, (service.clone(), error.to_string()));
-        if before.is_none_or(|(before, _)| before != *service) {
-            (self.report)(service, address, error);
+        if self.unbound.add(address, service, error) {
+            (self.on_unbound)(service, address, error);
         }
         self.count();
     }
@@ -133,15 +133,23 @@ impl Shared {
     /// Forgets an address that the proxy must not serve any more.
     pub(super) fn forget(&self, address: SocketAddr) {
         lock(&self.listening).remove(&address);
-        lock(&self.unbound).remove(&address);
+        self.unbound.remove(address);
         self.count();
     }
 
     fn count(&self) {
-        // One lock at a time, since readers take them in another order.
         let listening = lock(&self.listening).len();
-        let failed = lock(&self.unbound).len();
-        self.metrics.loopback_node_ports(listening, failed);
+        self.metrics.loopback_node_ports(listening, self.unbound.len());
+    }
+
+    /// Returns a report about the proxy.
+    pub(super) fn report(&self) -> LoopbackReport {
+        LoopbackReport {
+            listening: lock(&self.listening).len(),
+            connections: self.open(),
+            max_connections: self.max_connections,
+            unbound: self.unbound.list(),
+        }
     }
 }
 
@@ -182,32 +190,6 @@ impl Port {
     }
 }
 
-/// The state of the proxy, for readers. Clones share it.
-#[derive(Clone)]
-pub struct State(pub(super) Arc<Shared>);
-
-impl State {
-    /// Returns a report about the proxy.
-    #[must_use]
-    pub fn report(&self) -> LoopbackReport {
-        let listening = lock(&self.0.listening).len();
-        let unbound = lock(&self.0.unbound);
-        LoopbackReport {
-            listening,
-            connections: self.0.open(),
-            max_connections: self.0.max_connections,
-            unbound: unbound
-                .iter()
-                .map(|(address, (service, reason))| Unbound {
-                    service: service.to_string(),
-                    address: address.to_string(),
-                    reason: reason.clone(),
-                })
-                .collect(),
-        }
-    }
-}
-
 /// A report about the proxy. Field names of the JSON are an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -219,17 +201,5 @@ pub struct LoopbackReport {
     /// The maximum number of open connections.
     pub max_connections: usize,
     /// The node ports on which the proxy cannot listen.
-    pub unbound: Vec<Unbound>,
-}
-
-/// A node port on which the proxy cannot listen.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Unbound {
-    /// The Service, as `namespace/name`.
-    pub service: String,
-    /// Address and port.
-    pub address: String,
-    /// The error of the kernel.
-    pub reason: String,
+    pub unbound: Vec<UnboundPort>,
 }

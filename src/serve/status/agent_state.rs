@@ -9,14 +9,15 @@ use shunt_core::plan::{GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved, WithoutNode,
+    SyncFailure, Time, Trouble, UnboundServer, Unserved, WithoutNode,
 };
 use crate::dataplane::kube_proxy::Found;
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::flows::Unswept;
-use crate::serve::http::{HealthSource, PortReport, UnboundPorts};
+use crate::serve::http::{HealthSource, PortReport};
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::metrics::Counter;
+use crate::serve::unbound_ports::UnboundPorts;
 use crate::source::kubernetes::ApiStatus;
 use crate::taken_ports;
 
@@ -200,7 +201,7 @@ impl AgentState {
                 kube_proxy: inner.kube_proxy.clone(),
                 taken_node_ports,
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
-                unbound_health_ports: unbound_ports(&unbound),
+                unbound_health_ports: unbound.list(),
                 loopback: loopback(),
             }
         }
@@ -272,14 +273,4 @@ fn conflict(SpecConflict { conflict, .. }: &SpecConflict) -> Conflict {
         loser: conflict.loser.to_string(),
         reason: conflict.reason.to_string(),
     }
-}
-
-fn unbound_ports(unbound: &UnboundPorts) -> Vec<UnboundPort> {
-    let ports = unbound.list().into_iter();
-    let told = ports.map(|(address, service, reason)| UnboundPort {
-        service: service.to_string(),
-        address: address.to_string(),
-        reason,
-    });
-    told.collect()
 }

@@ -13,6 +13,7 @@ use shunt::commands::explain::{
     Client, Explanation, Facts, Subject, Verdict, Way, explain, packet,
 };
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
+use shunt_core::explain::Code;
 use shunt_core::model::{
     Balancing, Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node,
     ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
@@ -139,7 +140,7 @@ fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &F
         }
         // Of a rule of another program that does not always match, it is only certain that the
         // packet does not pass.
-        Verdict::Refused | Verdict::Dropped if explanation.has("foreign-drop") => {
+        Verdict::Refused | Verdict::Dropped if explanation.has(Code::ForeignDrop) => {
             ensure!(fate.received.is_none(), "not delivered, but an endpoint got it");
         }
         Verdict::Refused => {
