@@ -6,6 +6,7 @@ use std::sync::Arc;
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::dataplane::Backlog;
 use crate::flows::Unswept;
 use crate::serve::http::{Health, HealthSource};
@@ -14,12 +15,14 @@ use crate::serve::http::{Health, HealthSource};
 /// hangs reports nothing, but its backlog ages.
 pub(super) fn health_source(
     state: watch::Receiver<Health>,
+    config: watch::Receiver<Config>,
     backlog: Backlog,
     unswept: Unswept,
 ) -> HealthSource {
     Arc::new(move || Health {
         waiting: backlog.oldest().map(|since| since.elapsed()),
         unswept: unswept.oldest().map(|since| since.elapsed()),
+        patience: 2 * config.borrow().sync_period,
         ..state.borrow().clone()
     })
 }

@@ -41,9 +41,7 @@ use self::observe::{
     report_refused, sweep,
 };
 use self::process::start_thread;
-use self::reload::{
-    ConfigurationFile, Occasion, Reach, Reload, health_bind, metrics_bind, patience,
-};
+use self::reload::{ConfigurationFile, Occasion, Reload};
 use self::settings::Effective;
 use self::sources::{Objects, Parts, runtime};
 use crate::dataplane::trace_table::remove_orphans;
@@ -112,12 +110,7 @@ pub(crate) fn run(
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
-        let pace = Pace {
-            min_period: settings.config.min_sync_period,
-            check_period: arguments.drift_check_period,
-        };
-        let own = Own { presence, interfaces };
-        keep_running(dataplane, own, pace, arguments, objects, settings)
+        keep_running(dataplane, presence, interfaces, arguments, objects, settings)
     }
 }
 
@@ -188,16 +181,10 @@ struct Reports {
     locations: Locations,
 }
 
-/// What the process has of its network namespace.
-struct Own {
-    presence: Presence,
-    interfaces: Interfaces,
-}
-
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, interfaces }: Own,
-    pace: Pace,
+    presence: Presence,
+    interfaces: Interfaces,
     arguments: &Run,
     objects: Objects,
     settings: Effective,
@@ -220,7 +207,7 @@ fn keep_running(
         waiting: None,
         unswept: None,
         families: families.clone(),
-        patience: patience(config),
+        patience: Duration::ZERO,
         node_eligible: unknown_node_is_eligible,
     });
     let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
@@ -249,6 +236,10 @@ fn keep_running(
         let metrics = metrics.clone();
         move |changes| metrics.changes_noticed(changes)
     };
+    let pace = Pace {
+        min_period: settings.config.min_sync_period,
+        check_period: arguments.drift_check_period,
+    };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
     // Keeps a sender, so that the thread runs as long as the process.
@@ -267,7 +258,10 @@ fn keep_running(
         let (reports, taken_node_ports) = (reports.clone(), taken_node_ports.clone());
         move || surroundings::look(period, &reports, taken_node_ports)
     })?;
-    let health_of = health_source(health_seen, commands.backlog(), unswept.clone());
+    let (config, config_seen) = watch::channel(settings.config.clone());
+    let (full, full_seen) = watch::channel(settings.full.clone());
+    let health_of =
+        health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
     let sources = Sources {
         health: health_of.clone(),
         unswept,
@@ -283,28 +277,25 @@ fn keep_running(
             tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
         }
     })?;
-    let (health_bind, health_bound) = watch::channel(health_bind(config));
-    let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
-    let (configz, configz_seen) = watch::channel(settings.configz());
-    let reach = Reach {
+    let mut configuration = Reload {
+        arguments: arguments.clone(),
+        seen: settings.content.clone(),
+        current: settings,
+        objects,
         commands: commands.clone(),
-        health,
-        health_bind,
-        metrics_bind,
-        configz,
+        config,
+        full,
         sysctls,
-        net_sysctls: arguments.net_sysctls.clone(),
         reports: reports.clone(),
+        unreadable: None,
     };
-    let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
 
     let parts = Parts { commands, notices, reports: reports.clone() };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
-            let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, &parts)
+            configuration.objects.follow(&configuration.current.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
         let mut file = ConfigurationFile::new(arguments)?;
@@ -323,14 +314,14 @@ fn keep_running(
             },
         ));
         let health_server = serve_health(
-            health_bound,
+            config_seen.clone(),
             health_of,
             metrics.clone(),
             connections.clone(),
             on_port.clone(),
         );
         let metrics_server =
-            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
+            serve_metrics(config_seen, metrics.clone(), full_seen, connections, on_port);
         tokio::pin!(addresses, health_server, metrics_server);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {

@@ -41,15 +41,7 @@ impl Effective {
             ipv4_only: false,
         }
     }
-
-    /// Returns the whole configuration as JSON, for `/configz`.
-    pub(crate) fn configz(&self) -> String {
-        serde_json::json!({ GROUP: self.full }).to_string()
-    }
 }
-
-/// The API group of a KubeProxyConfiguration: its key in `/configz`.
-const GROUP: &str = "kubeproxy.config.k8s.io";
 
 /// Reads the configuration file, if there is one, starts the log in the configured format, and logs
 /// the problems of the configuration.

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
 use crate::serve::metrics::Metrics;
-use crate::serve::status::Following;
+use crate::serve::status;
 use crate::source::kubernetes::{
     Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
@@ -136,7 +136,8 @@ impl Objects {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)
                     .context("cannot watch the manifests")?;
-                known.follow(node_name, Following::Manifests(paths.clone()));
+                let paths = paths.clone();
+                known.follow(node_name, move || status::Source::Manifests { paths: paths.clone() });
                 let (ended, end) = tokio::sync::oneshot::channel();
                 let sink = commands.sink();
                 process::start_thread("manifests", move || {
@@ -158,7 +159,14 @@ impl Objects {
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
-                known.follow(node_name, Following::Api { server, api_status: source.api_status() });
+                let api_status = source.api_status();
+                known.follow(node_name, move || {
+                    let trouble = api_status.trouble().map(|(reason, lasts)| status::Trouble {
+                        reason,
+                        seconds: lasts.as_secs_f64(),
+                    });
+                    status::Source::Api { server: server.clone(), trouble }
+                });
                 let known = known.clone();
                 let nodes = move || endpoint_nodes(&known.snapshot().store);
                 let (notices, connection) = (notices.clone(), source.connection());

@@ -33,6 +33,8 @@ use crate::serve::escape;
 
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
 const BAD_CONFIGURATION: u8 = 64;
+/// Exit code of commands that have found problems and printed them.
+const PROBLEMS: u8 = 1;
 
 /// Runs the command that the process was started with.
 #[must_use]
@@ -57,7 +59,6 @@ pub fn main() -> ExitCode {
     };
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Problems) => ExitCode::FAILURE,
         Err(Failure::Result(code)) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!("{failure}");

@@ -17,7 +17,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     }
     status.judge();
     super::output(arguments.output, &status.text(is_verbose(arguments)))?;
-    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
+    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Result(super::PROBLEMS)) }
 }
 
 /// Fails unless the agent of this container has programmed the rules. It may wait for the end of

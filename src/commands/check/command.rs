@@ -11,6 +11,7 @@ use crate::agent::args::Run;
 use crate::agent::settings::{Effective, Unusable, load};
 use crate::agent::sources::runtime;
 use crate::agent::{Failure, logging, netns};
+use crate::commands::PROBLEMS;
 use crate::commands::args::{Arguments, Check};
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
@@ -59,7 +60,7 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
     crate::commands::output(arguments.output, &report)?;
-    if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
+    if report.has_failures() { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
 }
 
 /// Returns the settings unless they are invalid, and their problems.

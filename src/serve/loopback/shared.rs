@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
-use shunt_core::plan::{LoopbackChanges, LoopbackPort};
+use shunt_core::plan::LoopbackChanges;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -53,7 +53,10 @@ pub(super) enum Complaint {
     CannotAccept,
 }
 
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A node port with its endpoints, which change while connections are open.
+pub(super) type Port = Mutex<Balancer>;
+
+pub(super) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each value is consistent by itself.
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -170,23 +173,6 @@ impl Drop for Slot {
         if open == 0 {
             self.0.idle.notify_one();
         }
-    }
-}
-
-/// A node port with its endpoints, which change while connections are open.
-pub(super) struct Port(Mutex<Balancer>);
-
-impl Port {
-    pub(super) fn new(port: LoopbackPort) -> Port {
-        Port(Mutex::new(Balancer::new(port)))
-    }
-
-    pub(super) fn balancer(&self) -> MutexGuard<'_, Balancer> {
-        lock(&self.0)
-    }
-
-    pub(super) fn service(&self) -> ObjectName {
-        self.balancer().service().clone()
     }
 }
 
