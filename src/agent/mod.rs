@@ -220,7 +220,7 @@ fn keep_running(
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
-        health: health.clone(),
+        health,
         unknown_node_is_eligible,
         reports: reports.clone(),
         service_healths,
@@ -271,7 +271,7 @@ fn keep_running(
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
-    let answer = answers(known.clone(), status);
+    let answer = answers(known, status);
     start_thread("status", move || {
         if let Err(error) = query::serve(presence.listener, answer) {
             tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");

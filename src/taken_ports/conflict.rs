@@ -43,14 +43,8 @@ impl NodePorts {
     }
 }
 
-/// The sockets that listen on one node port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TakenSockets {
-    /// The Service of the node port.
-    pub(super) service: ObjectName,
-    /// The sockets.
-    pub(super) sockets: Vec<WaitingSocket>,
-}
+/// The Service of a node port, and the sockets that listen there.
+pub(super) type TakenSockets = (ObjectName, Vec<WaitingSocket>);
 
 /// Returns the node ports on which sockets listen at an address with node ports. `addresses` are
 /// those addresses; loopback has no node ports.
@@ -74,9 +68,7 @@ pub(super) fn taken_sockets(
         });
         if let Some(service) = in_the_way {
             let port = taken.entry((protocol, socket.port));
-            let port = port
-                .or_insert_with(|| TakenSockets { service: service.clone(), sockets: Vec::new() });
-            port.sockets.push(socket);
+            port.or_insert_with(|| (service.clone(), Vec::new())).1.push(socket);
         }
     }
     taken

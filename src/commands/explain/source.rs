@@ -32,16 +32,15 @@ pub enum Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Source and destination are of different families.
-    #[error("--from {from} is an {from_family} address, and the destination {to} is {to_family}")]
+    #[error(
+        "--from {from} is an {} address, and the destination {to} is {}",
+        Family::of(*.from), Family::of(*.to)
+    )]
     OtherFamily {
         /// The source.
         from: IpAddr,
-        /// Its family.
-        from_family: Family,
         /// The destination.
         to: IpAddr,
-        /// Its family.
-        to_family: Family,
     },
     /// The namespace does not exist, or cannot be entered.
     #[error("cannot enter the network namespace {}: {source}; write a process ID, a name of ip \
@@ -150,11 +149,10 @@ fn interface(index: Option<u32>) -> Result<Option<Link>, ClientError> {
 }
 
 fn same_family(from: IpAddr, to: IpAddr) -> Result<(), ClientError> {
-    let (from_family, to_family) = (Family::of(from), Family::of(to));
-    if from_family == to_family {
-        return Ok(());
+    match from.is_ipv4() == to.is_ipv4() {
+        true => Ok(()),
+        false => Err(ClientError::OtherFamily { from, to }),
     }
-    Err(ClientError::OtherFamily { from, from_family, to, to_family })
 }
 
 /// Returns the source address that the kernel chooses for a destination.

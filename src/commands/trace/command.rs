@@ -10,6 +10,7 @@ use shunt_core::plan::{NodeContext, Options};
 use super::{Ended, Limits, Report, Target, Tracer};
 use crate::agent::{Failure, kernel_errors, logging, netns};
 use crate::commands::args::{Format, Trace as Arguments};
+use crate::commands::{output, print};
 use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, ask_objects};
 
@@ -42,9 +43,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let ended = tracer
         .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
             if text && printed.is_ok() {
-                printed = crate::commands::print(&crate::commands::wrap::for_terminal(
-                    report.to_string(),
-                ));
+                printed = output(Format::Text, &report);
             }
             reports.push(report);
         })
@@ -54,7 +53,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
     }
     if !text {
-        crate::commands::print(&crate::commands::json(&json!({ "packets": reports }))?)?;
+        print(&crate::commands::json(&json!({ "packets": reports }))?)?;
     }
     judge(&reports, ended, &target)
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the health server, the metrics server, and the listeners of `healthCheckNodePort`.
 //!
-//! Must not know: Services, nf_tables. It reads [`Health`] values and [`Metrics`].
+//! Must not know: Services, nf_tables. It reads [`Health`] values, [`Metrics`], and its addresses in
+//! the configuration.
 //!
 //! [`Metrics`]: crate::serve::metrics::Metrics
 

@@ -4,7 +4,8 @@
 //! Owns: names, types, labels and buckets, the handle [`Metrics`] with which the agent counts, and
 //! the two text formats. A published name stays: dashboards and alerts use it.
 //!
-//! Must not know: HTTP, nf_tables, the source of objects. Callers report events to it.
+//! Must not know: HTTP, the source of objects. Callers report events to it, with the values of the
+//! dataplane.
 
 mod exposition;
 mod kube_proxy;
@@ -71,7 +72,7 @@ impl Metrics {
         let kube_proxy = KubeProxy::register(families, &mut registry);
         let own = Own::register(families, lost_log_lines, &mut registry);
         let rest_client = RestClient::register(&mut registry);
-        process::register(&mut registry);
+        process::register(&mut registry, true);
         if let Some(reader) = services {
             services::register(reader, &mut registry);
         }

@@ -11,14 +11,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// Registers all metrics of the process.
-pub(super) fn register(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process { start_time: start_time(), all: true }));
-}
-
-/// Registers `process_start_time_seconds` alone.
-pub(super) fn register_start_time(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process { start_time: start_time(), all: false }));
+/// Registers all metrics of the process, or `process_start_time_seconds` alone.
+pub(super) fn register(registry: &mut Registry, all: bool) {
+    registry.register_collector(Box::new(Process { start_time: start_time(), all }));
 }
 
 #[derive(Debug)]

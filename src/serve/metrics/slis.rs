@@ -23,7 +23,7 @@ impl Slis {
         let mut new = Register { registry: kubernetes, families: &[] };
         let healthcheck = new.add("healthcheck", "Result of a health check");
         let healthchecks = new.add("healthchecks", "Results of health checks");
-        process::register_start_time(&mut registry);
+        process::register(&mut registry, false);
         Slis { registry, healthcheck, healthchecks }
     }
 }

@@ -91,8 +91,8 @@ impl Status {
             warnings.push(format!("{stay}: {trouble}"));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
-            let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
-            problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
+            let lasts = age(Some(trouble.seconds));
+            problems.push(format!("{}, for {lasts}; the rules stay", trouble.reason));
         }
         let is_held = self.without_node == Some(WithoutNode::Held);
         if last_sync.is_none() && failure.is_none() && !is_held {
