@@ -7,7 +7,7 @@ use serde_json::json;
 use shunt_core::model::Store;
 use shunt_core::plan::{NodeContext, Options};
 
-use super::{Ended, Limits, Report, Target, Tracer};
+use super::{Ended, Report, Target, Tracer};
 use crate::agent::{Failure, kernel_errors, logging, netns};
 use crate::commands::args::{Format, Trace as Arguments};
 use crate::commands::{output, print};
@@ -27,8 +27,8 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     // Before the table exists, so that no signal ends the process without its deletion.
     let stop = signals().context("cannot receive signals")?;
     let target = Target { to, protocol, from: arguments.from };
-    let limits = Limits { count: arguments.count, timeout: arguments.timeout };
-    let tracer = Tracer::start(&target, limits, &node_context(&target))
+    let Arguments { count, timeout, .. } = *arguments;
+    let tracer = Tracer::start(&target, count, timeout, &node_context(&target))
         .map_err(|error| kernel_errors::explain(&error))
         .context("cannot trace packets")?;
     let text = arguments.output == Format::Text;
@@ -36,7 +36,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let mut printed = Ok(());
     if text {
         tracing::info!(
-            to = %to, protocol = %protocol, count = limits.count, timeout = ?limits.timeout,
+            to = %to, protocol = %protocol, count, ?timeout,
             "waiting for packets"
         );
     }
