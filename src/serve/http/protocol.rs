@@ -348,6 +348,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn connection_that_the_pool_closes_is_reset() {
+        use tokio::io::AsyncReadExt;
+
+        let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limits = Limits { per_source: 1, ..Limits::default() };
+        let handler: Handler = Arc::new(|_, _| None);
+        tokio::spawn(async move { accept(&listener, handler, &Connections::new(limits)).await });
+        let connect = async || TcpStream::connect(address).await.expect("a listener");
+        let (mut first, _second) = (connect().await, connect().await);
+        let error = first.read(&mut [0]).await.expect_err("no connection");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
     async fn only_get_and_head_are_answered() {
         let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         let address = listener.local_addr().expect("an address");
