@@ -21,119 +21,75 @@ pub(super) const WHAT_TO_DO: &str = "fix the Service; the agent retries when it 
 
 /// Returns the Event for the start of the agent.
 pub(super) fn starting() -> Notice {
-    Notice {
-        regarding: Regarding::Node,
-        scope: Scope::Node,
-        is_warning: false,
-        reason: "Starting",
-        action: "StartShunt",
-        note: format!("shunt {} programs Services on this node", env!("CARGO_PKG_VERSION")),
-    }
+    let note = format!("shunt {} programs Services on this node", env!("CARGO_PKG_VERSION"));
+    Notice { is_warning: false, ..Notice::of_node("Starting", "StartShunt", note) }
 }
 
 /// Returns the Event for a Service that lost a conflict over a frontend.
 pub(super) fn conflict(conflict: &Conflict) -> Notice {
     let Conflict { frontend, winner, loser, reason } = conflict;
-    Notice {
-        regarding: Regarding::Service(loser.clone()),
-        scope: Scope::Cluster,
-        is_warning: true,
-        reason: "FrontendConflict",
-        action: PROGRAM,
-        note: format!(
-            "{frontend} belongs to Service {winner} until that Service releases it: {reason}"
-        ),
-    }
+    let note =
+        format!("{frontend} belongs to Service {winner} until that Service releases it: {reason}");
+    Notice::of_service(loser, Scope::Cluster, "FrontendConflict", PROGRAM, note)
 }
 
 /// Returns the Event for a Service whose hash tables or weights would need too many elements.
 pub(super) fn oversized(service: &ObjectName) -> Notice {
-    Notice {
-        regarding: Regarding::Service(service.clone()),
-        scope: Scope::Cluster,
-        is_warning: true,
-        reason: "TooManyElements",
-        action: PROGRAM,
-        note: OVERSIZED.to_owned(),
-    }
+    let note = OVERSIZED.to_owned();
+    Notice::of_service(service, Scope::Cluster, "TooManyElements", PROGRAM, note)
 }
 
 /// Returns the Event for a frontend that the kernel refuses.
 pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
+    let note = format!(
+        "the kernel refuses {}{}; on this node it stays as it was, everything else is \
+         programmed; {WHAT_TO_DO}: {}",
+        quarantined.what,
+        more(others),
+        quarantined.reason
+    );
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
         scope: Scope::Cluster,
-        is_warning: true,
-        reason: "FrontendRefused",
-        action: PROGRAM,
-        note: format!(
-            "the kernel refuses {}{}; on this node it stays as it was, everything else is \
-             programmed; {WHAT_TO_DO}: {}",
-            quarantined.what,
-            more(others),
-            quarantined.reason
-        ),
+        ..Notice::of_node("FrontendRefused", PROGRAM, note)
     }
 }
 
 /// Returns the Event for a repair after another process modified shunt's tables.
 pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
-    Notice {
-        regarding: Regarding::Node,
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "DriftRepaired",
-        action: "RepairTables",
-        note: format!(
-            "another process modified shunt's tables in {repaired} places, and the agent repaired \
-             them; writers: {writers}"
-        ),
-    }
+    let note = format!(
+        "another process modified shunt's tables in {repaired} places, and the agent repaired \
+         them; writers: {writers}"
+    );
+    Notice::of_node("DriftRepaired", "RepairTables", note)
 }
 
 /// Returns the Event for a kube-proxy, or leftovers of it, on this node.
 pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
-    Notice {
-        regarding: Regarding::Node,
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "KubeProxyFound",
-        action: "LookForKubeProxy",
-        note: format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}"),
-    }
+    let note = format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
+    Notice::of_node("KubeProxyFound", "LookForKubeProxy", note)
 }
 
 /// Returns the Event for a server of probes or metrics without a port. Reasons and action are
 /// kube-proxy's.
 pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
     let PortReport { purpose, field, address, .. } = report;
-    Notice {
-        regarding: Regarding::Node,
-        scope: Scope::Node,
-        is_warning: true,
-        reason: match *purpose {
-            HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
-            _ => "FailedToStartMetricServer",
-        },
-        action: "StartKubeProxy",
-        note: format!(
-            "cannot listen on {address} for {purpose} ({field}): {error}; if another process holds \
-             the port, it answers the requests"
-        ),
-    }
+    let reason = match *purpose {
+        HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
+        _ => "FailedToStartMetricServer",
+    };
+    let note = format!(
+        "cannot listen on {address} for {purpose} ({field}): {error}; if another process holds \
+         the port, it answers the requests"
+    );
+    Notice::of_node(reason, "StartKubeProxy", note)
 }
 
 /// Returns the Event for a health check of a Service without a port. Reason and action are
 /// kube-proxy's.
 pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
-    Notice {
-        regarding: Regarding::Service(service.clone()),
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "FailedToStartServiceHealthcheck",
-        action: "Listen",
-        note: format!("cannot listen for health checks on {address}: {error}"),
-    }
+    let note = format!("cannot listen for health checks on {address}: {error}");
+    Notice::of_service(service, Scope::Node, "FailedToStartServiceHealthcheck", "Listen", note)
 }
 
 /// Returns the Event for a node port on which the proxy for loopback addresses cannot listen.
@@ -142,15 +98,9 @@ pub(super) fn unbound_loopback(
     address: SocketAddr,
     error: &io::Error,
 ) -> Notice {
-    Notice {
-        regarding: Regarding::Service(service.clone()),
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "FailedToListenOnLoopback",
-        action: "Listen",
-        note: format!(
-            "cannot listen for the node port on {address}: {error}; if another process holds the \
-             port, it answers there"
-        ),
-    }
+    let note = format!(
+        "cannot listen for the node port on {address}: {error}; if another process holds the \
+         port, it answers there"
+    );
+    Notice::of_service(service, Scope::Node, "FailedToListenOnLoopback", "Listen", note)
 }

@@ -6,9 +6,6 @@ pub(crate) enum Failure {
     /// The configuration cannot be used; its problems are logged already.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
-    /// `shunt status` or `shunt check` has found problems and printed them.
-    #[error("problems were found")]
-    Problems,
     /// The command has printed its result, which this exit code sums up.
     #[error("the result is exit code {0}")]
     Result(u8),

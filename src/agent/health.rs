@@ -2,40 +2,28 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::dataplane::Backlog;
 use crate::flows::Unswept;
 use crate::serve::http::{Health, HealthSource};
 
-/// The observed part of the health.
-#[derive(Debug, Clone)]
-pub(super) struct HealthState {
-    /// The time of the last successful sync.
-    pub(super) last_updated: Option<SystemTime>,
-    /// How long a change may wait before the agent counts as unhealthy.
-    pub(super) patience: Duration,
-    /// False if load balancers should not send new traffic to this node.
-    pub(super) node_eligible: bool,
-}
-
 /// Returns a source that combines the observed state and the backlogs on each request. A thread that
 /// hangs reports nothing, but its backlog ages.
 pub(super) fn health_source(
-    state: watch::Receiver<HealthState>,
+    state: watch::Receiver<Health>,
+    config: watch::Receiver<Config>,
     backlog: Backlog,
     unswept: Unswept,
-    families: Vec<Family>,
 ) -> HealthSource {
-    Arc::new(move || {
-        let HealthState { last_updated, patience, node_eligible } = state.borrow().clone();
-        let waiting = backlog.oldest().map(|since| since.elapsed());
-        let unswept = unswept.oldest().map(|since| since.elapsed());
-        let families = families.clone();
-        Health { last_updated, waiting, unswept, patience, node_eligible, families }
+    Arc::new(move || Health {
+        waiting: backlog.oldest().map(|since| since.elapsed()),
+        unswept: unswept.oldest().map(|since| since.elapsed()),
+        patience: 2 * config.borrow().sync_period,
+        ..state.borrow().clone()
     })
 }
 

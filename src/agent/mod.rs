@@ -28,39 +28,37 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
-use shunt_core::model::{ChangeCounts, Family, ObjectName};
+use shunt_core::model::{Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::args::{Run, ServiceMetrics};
 use self::ending::Vital;
-use self::health::{HealthState, families, health_source};
+use self::health::{families, health_source};
 use self::kernel_errors::explain;
 use self::observe::{
     Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
     report_refused, sweep,
 };
 use self::process::start_thread;
-use self::reload::{
-    ConfigurationFile, Occasion, Reach, Reload, health_bind, metrics_bind, patience,
-};
+use self::reload::{ConfigurationFile, Occasion, Reload};
 use self::settings::Effective;
 use self::sources::{Objects, Parts, runtime};
-use self::surroundings::Reports;
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::Recorder;
 use crate::serve::http::{
-    Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
+    Connections, HEALTH_PURPOSE, Health, OnPort, ServiceHealths, serve_health, serve_metrics,
     serve_service_health,
 };
 use crate::serve::loopback::{self, Proxy};
-use crate::serve::metrics::{Changes, Metrics, Server, ServiceConnections};
+use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Answer, Excerpt, Question};
+use crate::serve::query::{self, Excerpt, Question, Refresh};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
+use crate::serve::unbound_ports::UnboundPorts;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -112,12 +110,7 @@ pub(crate) fn run(
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
-        let pace = Pace {
-            min_period: settings.config.min_sync_period,
-            check_period: arguments.drift_check_period,
-        };
-        let own = Own { presence, interfaces };
-        keep_running(dataplane, own, pace, arguments, objects, settings)
+        keep_running(dataplane, presence, interfaces, arguments, objects, settings)
     }
 }
 
@@ -178,16 +171,20 @@ fn once(
     }
 }
 
-/// What the process has of its network namespace.
-struct Own {
-    presence: Presence,
-    interfaces: Interfaces,
+/// What many parts of the agent report to. Clones share it.
+#[derive(Clone)]
+struct Reports {
+    events: Recorder,
+    metrics: Metrics,
+    known: AgentState,
+    /// The file and line of each Service in the manifests.
+    locations: Locations,
 }
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, interfaces }: Own,
-    pace: Pace,
+    presence: Presence,
+    interfaces: Interfaces,
     arguments: &Run,
     objects: Objects,
     settings: Effective,
@@ -205,25 +202,27 @@ fn keep_running(
     let lost_lines = logging::lost_lines();
     let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
     let unknown_node_is_eligible = objects.may_lack_a_node();
-    let (health, health_seen) = watch::channel(HealthState {
+    let (health, health_seen) = watch::channel(Health {
         last_updated: None,
-        patience: patience(config),
+        waiting: None,
+        unswept: None,
+        families: families.clone(),
+        patience: Duration::ZERO,
         node_eligible: unknown_node_is_eligible,
     });
     let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
+    let locations = Locations::default();
+    let reports = Reports { events, metrics: metrics.clone(), known: known.clone(), locations };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let locations = Locations::default();
-    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(events.clone()));
-    let loopback_state = loopback.state();
+    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(reports.events.clone()));
+    let loopback_report = loopback.reporter();
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
-        health: health.clone(),
+        health,
         unknown_node_is_eligible,
-        metrics: metrics.clone(),
-        events: events.clone(),
-        known: known.clone(),
+        reports: reports.clone(),
         service_healths,
         loopback,
         sweeps,
@@ -231,14 +230,15 @@ fn keep_running(
         sysctls: sysctls.clone(),
         net_sysctls: arguments.net_sysctls.clone(),
         without_node: None,
-        locations: locations.clone(),
         _vital: Vital("dataplane"),
     };
     let noticed = {
         let metrics = metrics.clone();
-        move |ChangeCounts { services, slices }| {
-            metrics.changes_noticed(Changes { services, endpoint_slices: slices });
-        }
+        move |changes| metrics.changes_noticed(changes)
+    };
+    let pace = Pace {
+        min_period: settings.config.min_sync_period,
+        check_period: arguments.drift_check_period,
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
@@ -255,60 +255,53 @@ fn keep_running(
     };
     start_thread("surroundings", {
         let period = arguments.kube_proxy_check_period;
-        let reports = Reports {
-            events: events.clone(),
-            metrics: metrics.clone(),
-            known: known.clone(),
-            taken_node_ports: Box::new(taken_node_ports.clone()),
-        };
-        move || surroundings::look(period, &reports)
+        let (reports, taken_node_ports) = (reports.clone(), taken_node_ports.clone());
+        move || surroundings::look(period, &reports, taken_node_ports)
     })?;
-    let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
+    let (config, config_seen) = watch::channel(settings.config.clone());
+    let (full, full_seen) = watch::channel(settings.full.clone());
+    let health_of =
+        health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
     let sources = Sources {
         health: health_of.clone(),
         unswept,
         unbound: unbound.clone(),
-        loopback: Box::new(move || loopback_state.report()),
+        loopback: Box::new(loopback_report),
         taken_node_ports: Box::new(taken_node_ports),
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
-    let answer = answers(known.clone(), status);
+    let answer = answers(known, status);
     start_thread("status", move || {
         if let Err(error) = query::serve(presence.listener, answer) {
             tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
         }
     })?;
-    let (health_bind, health_bound) = watch::channel(health_bind(config));
-    let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
-    let (configz, configz_seen) = watch::channel(settings.configz());
-    let reach = Reach {
+    let mut configuration = Reload {
+        arguments: arguments.clone(),
+        seen: settings.content.clone(),
+        current: settings,
+        objects,
         commands: commands.clone(),
-        health,
-        health_bind,
-        metrics_bind,
-        configz,
+        config,
+        full,
         sysctls,
-        net_sysctls: arguments.net_sysctls.clone(),
-        metrics: metrics.clone(),
-        known: known.clone(),
+        reports: reports.clone(),
+        unreadable: None,
     };
-    let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
 
-    let parts =
-        Parts { commands, metrics: metrics.clone(), notices, known: known.clone(), locations };
+    let parts = Parts { commands, notices, reports: reports.clone() };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
-            let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, &parts)
+            configuration.objects.follow(&configuration.current.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
         let mut file = ConfigurationFile::new(arguments)?;
         let addresses = interfaces.follow(parts.commands.sink());
         let connections = Connections::default();
-        let on_port = on_port(events.clone(), metrics.clone(), known.clone());
+        let on_port = on_port(reports.clone());
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
@@ -317,18 +310,18 @@ fn keep_running(
             metrics.clone(),
             move |service, address, error| {
                 report_unbound(service, address, error);
-                events.record(events::unbound(service, address, error));
+                reports.events.record(events::unbound(service, address, error));
             },
         ));
         let health_server = serve_health(
-            health_bound,
+            config_seen.clone(),
             health_of,
             metrics.clone(),
             connections.clone(),
             on_port.clone(),
         );
         let metrics_server =
-            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
+            serve_metrics(config_seen, metrics.clone(), full_seen, connections, on_port);
         tokio::pin!(addresses, health_server, metrics_server);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
@@ -366,55 +359,52 @@ fn keep_running(
 }
 
 /// Returns the function that answers the commands on this node.
-fn answers(known: AgentState, status: impl Fn() -> Status) -> impl Fn(&Question) -> Answer {
-    move |question| match question {
-        Question::Status => {
-            let mut status = status();
-            let snapshot = known.snapshot();
-            if let Some(node_context) = &snapshot.node_context {
-                status.rules.unserved.name(&snapshot.store, node_context);
+fn answers(
+    known: AgentState,
+    status: impl Fn() -> Status,
+) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
+    move |question| {
+        let snapshot = known.snapshot();
+        let (selection, revision) = match question {
+            Question::Status => {
+                let mut status = status();
+                if let Some(node_context) = &snapshot.node_context {
+                    status.rules.unserved.name(&snapshot.store, node_context);
+                }
+                return serde_json::to_vec(&status);
             }
-            Answer::Status(Box::new(status))
-        }
-        Question::Objects(selection) => {
-            let snapshot = known.snapshot();
-            Answer::Objects(Box::new(query::Objects {
-                excerpt: Excerpt::of(&snapshot, selection),
-                options: snapshot.options(),
-                status: status(),
-            }))
-        }
-        Question::Refresh(selection, revision) => {
-            let snapshot = known.snapshot();
-            let differs = snapshot.revision != *revision;
-            Answer::Refresh(Box::new(query::Refresh {
-                excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
-                options: snapshot.options(),
-                status: status(),
-            }))
-        }
+            Question::Objects(selection) => (selection, None),
+            Question::Refresh(selection, revision) => (selection, Some(*revision)),
+        };
+        let differs = revision != Some(snapshot.revision);
+        // In JSON, objects are a refresh that has all of them.
+        serde_json::to_vec(&Refresh {
+            excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
+            options: snapshot.options(),
+            status: status(),
+        })
     }
 }
 
 /// Returns the reader of the metrics of Service ports, if they are wanted.
-fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections>>, Failure> {
+fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure> {
     match arguments.service_metrics {
         ServiceMetrics::Off => Ok(None),
         ServiceMetrics::Counters => {
-            let counters = ServiceCounters::open(arguments.service_metrics_limit)
+            let mut counters = ServiceCounters::open(arguments.service_metrics_limit)
                 .map_err(|error| explain(&error))?;
-            Ok(Some(Box::new(counters)))
+            Ok(Some(Box::new(move || counters.read())))
         }
     }
 }
 
 /// Returns the handler for failures of the ports for probes and metrics. The server itself logs
 /// them.
-fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
+fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
     Arc::new(move |report| {
         let server = match report.purpose {
-            HEALTH_PURPOSE => Server::Health,
-            _ => Server::Metrics,
+            HEALTH_PURPOSE => "health",
+            _ => "metrics",
         };
         metrics.unbound_ports(server, usize::from(report.error.is_some()));
         known.port(&report);

@@ -8,19 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family, ObjectName};
-use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED, Set};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED};
 use tokio::sync::watch;
 
 use super::ending::Vital;
-use super::events;
-use super::health::HealthState;
-use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
+use super::{Reports, events};
+use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
-use crate::serve::events::Recorder;
-use crate::serve::http::{ServiceHealth, ServiceHealths};
+use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
 use crate::serve::loopback::Proxy;
-use crate::serve::metrics::{Changes, Metrics, State, Sync};
-use crate::serve::status::{AgentState, NodePorts, WithoutNode};
+use crate::serve::status::{NodePorts, WithoutNode};
 use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
@@ -29,13 +26,11 @@ pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
 /// The handler of the dataplane's events.
 pub(super) struct Observer {
-    pub(super) health: watch::Sender<HealthState>,
+    pub(super) health: watch::Sender<Health>,
     /// Whether an unknown Node counts as eligible: manifests may define none, in a cluster each
     /// node has one.
     pub(super) unknown_node_is_eligible: bool,
-    pub(super) metrics: Metrics,
-    pub(super) events: Recorder,
-    pub(super) known: AgentState,
+    pub(super) reports: Reports,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// The proxy of node ports on loopback addresses.
     pub(super) loopback: Proxy,
@@ -50,8 +45,6 @@ pub(super) struct Observer {
     /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
     /// in the last log line about it.
     pub(super) without_node: Option<(String, bool, WithoutNode)>,
-    /// The file and line of each Service in the manifests.
-    pub(super) locations: Locations,
     /// Ends the process with the thread of the dataplane, which owns the observer.
     pub(super) _vital: Vital,
 }
@@ -68,9 +61,9 @@ impl Observer {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
-                let before = self.known.snapshot();
+                let before = self.reports.known.snapshot();
                 // First, so that the status of an agent that is ready includes this sync.
-                self.known.synced(wrote, stats.took, snapshot.clone());
+                self.reports.known.synced(wrote, stats.took, snapshot.clone());
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
                 if !has_same_health_checks(&before, &snapshot) {
@@ -78,14 +71,11 @@ impl Observer {
                 }
                 self.note_loopback(loopback);
                 self.sweep(flows, &snapshot);
-                self.count(&stats);
+                self.reports.metrics.committed(&stats);
                 self.count_triggers(&batches, wrote.is_some());
-                let changes =
-                    Changes { services: changes.services, endpoint_slices: changes.slices };
-                self.metrics.changes_synced(changes);
+                self.reports.metrics.changes_synced(changes);
                 // Last, so that a scrape with the new gauges also has the counters.
-                let sync = Sync { took: stats.took, full: stats.full };
-                self.metrics.sync_succeeded(sync, &state(&snapshot));
+                self.reports.metrics.sync_succeeded(&stats, &snapshot);
             }
             Event::Held { node_is_read } => {
                 self.note_without_node(Some((node_is_read, WithoutNode::Held)));
@@ -96,18 +86,18 @@ impl Observer {
                     "nothing was programmed, the previous rules stay: {error}"
                 );
                 self.note_health(node_is_eligible, false);
-                self.known.failed(error);
-                self.count(&stats);
-                self.metrics.sync_failed(Sync { took: stats.took, full: stats.full });
+                self.reports.known.failed(error);
+                self.reports.metrics.committed(&stats);
+                self.reports.metrics.sync_failed(&stats);
             }
             Event::CleanedUp { stats } => {
-                self.count(&stats);
+                self.reports.metrics.committed(&stats);
                 if stats.refused > 0 {
-                    self.metrics.cleanup_failed();
+                    self.reports.metrics.cleanup_failed();
                 }
             }
             Event::Repaired { repaired, writers } => {
-                self.metrics.drift_repaired();
+                self.reports.metrics.drift_repaired();
                 let writers = if writers.is_empty() {
                     "unknown, the agent now traces them for some seconds".to_owned()
                 } else {
@@ -118,12 +108,12 @@ impl Observer {
                     repaired, %writers,
                     "another process modified shunt's tables, and the agent repaired them"
                 );
-                self.known.repaired(&writers);
-                self.events.record(events::repaired(repaired, &writers));
+                self.reports.known.repaired(&writers);
+                self.reports.events.record(events::repaired(repaired, &writers));
             }
             Event::Quarantined(quarantined, others) => {
                 report_refused(quarantined, others, events::WHAT_TO_DO);
-                self.events.record(events::refused(quarantined, others));
+                self.reports.events.record(events::refused(quarantined, others));
             }
             Event::Released(released, others) => {
                 tracing::info!(
@@ -133,12 +123,12 @@ impl Observer {
                 );
             }
             Event::Conflict(conflict) => {
-                report_conflict(conflict, &self.locations);
-                self.events.record(events::conflict(&conflict.conflict));
+                report_conflict(conflict, &self.reports.locations);
+                self.reports.events.record(events::conflict(&conflict.conflict));
             }
             Event::Oversized(service) => {
                 report_oversized(service);
-                self.events.record(events::oversized(service));
+                self.reports.events.record(events::oversized(service));
             }
         }
     }
@@ -183,12 +173,12 @@ impl Observer {
     }
 
     fn note_without_node(&mut self, how: Option<(bool, WithoutNode)>) {
-        let node = self.known.node();
+        let node = self.reports.known.node();
         let without = how.map(|(is_missing, how)| (node.clone(), is_missing, how));
         if without == self.without_node {
             return;
         }
-        self.known.without_node(how);
+        self.reports.known.without_node(how);
         match how {
             Some((is_missing, how)) => {
                 let what = how.describe(&node, is_missing);
@@ -199,25 +189,17 @@ impl Observer {
         self.without_node = without;
     }
 
-    fn count(&self, stats: &CommitStats) {
-        for commit in &stats.commits {
-            self.metrics.committed(commit.bytes, commit.took);
-        }
-        self.metrics.generation_conflicts(stats.overtaken);
-        self.metrics.commits_refused(stats.refused);
-    }
-
     /// Records the latency from the triggers of a sync to its commit.
     fn count_triggers(&self, batches: &[ChangeBatch], wrote: bool) {
         let (now, today) = (Instant::now(), SystemTime::now());
         for batch in batches {
             if wrote {
-                self.metrics.event_committed(now.saturating_duration_since(batch.received));
+                self.reports.metrics.event_committed(now.saturating_duration_since(batch.received));
             }
             for (family, trigger) in &batch.triggers {
                 // The clock of the node that wrote the trigger may be ahead of this one.
                 let after = today.duration_since(*trigger).unwrap_or_default();
-                self.metrics.network_programmed(*family, after);
+                self.reports.metrics.network_programmed(*family, after);
             }
         }
     }
@@ -227,24 +209,6 @@ impl Observer {
         if let Some(node_context) = &snapshot.node_context {
             sweeps.committed(sweep(flows, node_context));
         }
-    }
-}
-
-/// Returns the values of the gauges.
-fn state(snapshot: &Snapshot) -> State {
-    let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
-    let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
-    State {
-        services: snapshot.store.service_count(),
-        endpoint_slices: snapshot.store.slice_count(),
-        frontends: snapshot.frontends,
-        elements: sets.map(|set| (set.name(), elements(set))).collect(),
-        gone_endpoints: snapshot.gone_endpoints,
-        frontend_conflicts: snapshot.conflicts.len(),
-        quarantined_service_ports: snapshot.quarantined_service_ports,
-        without_endpoints: snapshot.unserved.without_endpoints,
-        no_local_internal: snapshot.unserved.no_local_internal,
-        no_local_external: snapshot.unserved.no_local_external,
     }
 }
 

@@ -8,33 +8,15 @@ use anyhow::Context;
 use tokio::sync::watch;
 
 use super::args::Run;
-use super::health::HealthState;
 use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
-use super::{logging, process};
-use crate::config::{Config, FIELDS};
+use super::{Reports, logging, process};
+use crate::config::{Config, Configuration, FIELDS};
 use crate::dataplane::{Command, Commands, Configure};
 use crate::flows::sysctl;
-use crate::serve::http::Bind;
-use crate::serve::metrics::Metrics;
-use crate::serve::status::AgentState;
 use crate::source::file_watch::Paths;
 use crate::source::spanned_yaml::Diagnostic;
-
-/// The parts of the agent that a reload updates.
-pub(super) struct Reach {
-    pub(super) commands: Commands,
-    pub(super) health: watch::Sender<HealthState>,
-    pub(super) health_bind: watch::Sender<Bind>,
-    pub(super) metrics_bind: watch::Sender<Bind>,
-    pub(super) configz: watch::Sender<String>,
-    pub(super) sysctls: PendingSysctls,
-    /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
-    pub(super) net_sysctls: PathBuf,
-    pub(super) metrics: Metrics,
-    pub(super) known: AgentState,
-}
 
 /// The reason for a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,39 +29,31 @@ pub(super) enum Occasion {
 
 /// The effective configuration, and the means to replace it.
 pub(super) struct Reload {
-    arguments: Run,
-    current: Effective,
-    objects: Objects,
-    reach: Reach,
+    pub(super) arguments: Run,
+    pub(super) current: Effective,
+    /// The source of objects.
+    pub(super) objects: Objects,
+    pub(super) commands: Commands,
+    /// The configuration for the servers and the health.
+    pub(super) config: watch::Sender<Config>,
+    /// The same with all fields.
+    pub(super) full: watch::Sender<Configuration>,
+    pub(super) sysctls: PendingSysctls,
+    pub(super) reports: Reports,
     /// The content of the file at the last reload, valid or not.
-    seen: Option<Vec<u8>>,
+    pub(super) seen: Option<Vec<u8>>,
     /// Set if the file could not be read at the last reload.
-    unreadable: Option<Unreadable>,
+    pub(super) unreadable: Option<Unreadable>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Unreadable {
+pub(super) enum Unreadable {
     /// A new file may follow: an editor may move the old one aside first.
     NotSaid,
     Said,
 }
 
 impl Reload {
-    pub(super) fn new(
-        arguments: Run,
-        current: Effective,
-        objects: Objects,
-        reach: Reach,
-    ) -> Reload {
-        let seen = current.content.clone();
-        Reload { arguments, current, objects, reach, seen, unreadable: None }
-    }
-
-    /// Returns the effective configuration and the source of objects.
-    pub(super) fn current(&self) -> (&Effective, &Objects) {
-        (&self.current, &self.objects)
-    }
-
     /// Reads the configuration again and applies the changes; an invalid one changes nothing.
     /// Returns true if the source of objects or the name of the node has changed: then the caller
     /// must restart the source.
@@ -123,7 +97,7 @@ impl Reload {
         let new = sysctl::tcp_timeouts(&self.current.config.conntrack, sysctl::tcp_timeout);
         if std::mem::replace(&mut self.current.tcp_timeouts, new) != new {
             tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
-            self.reach.configure(&self.current, &self.objects);
+            self.configure(&self.objects);
         }
     }
 
@@ -141,11 +115,11 @@ impl Reload {
         if changed.is_empty() {
             tracing::info!("reloaded the configuration; nothing has changed");
         } else {
-            self.reach.apply(&old, new, &objects);
+            self.apply(&old, &objects);
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
         }
-        self.reach.metrics.config_reloaded(true);
-        self.reach.known.reconfigured(None);
+        self.reports.metrics.config_reloaded(true);
+        self.reports.known.reconfigured(None);
         let other_source = objects != self.objects || old.node_name != new.node_name;
         self.objects = objects;
         other_source
@@ -154,8 +128,8 @@ impl Reload {
     /// Reports that a changed configuration is rejected: log, metric and status.
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
         tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
-        self.reach.metrics.config_reloaded(false);
-        self.reach.known.reconfigured(Some(error.to_string()));
+        self.reports.metrics.config_reloaded(false);
+        self.reports.known.reconfigured(Some(error.to_string()));
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {
@@ -171,22 +145,14 @@ impl Reload {
     }
 }
 
-impl Reach {
-    fn apply(&mut self, old: &Effective, new: &Effective, objects: &Objects) {
+impl Reload {
+    fn apply(&self, old: &Effective, objects: &Objects) {
+        let new = &self.current;
         if configure(old, objects) != configure(new, objects) {
-            self.configure(new, objects);
+            self.configure(objects);
         }
-        let patience = patience(&new.config);
-        self.health.send_if_modified(|health| {
-            std::mem::replace(&mut health.patience, patience) != patience
-        });
-        for (sender, bind) in [
-            (&self.health_bind, health_bind(&new.config)),
-            (&self.metrics_bind, metrics_bind(&new.config)),
-        ] {
-            sender.send_if_modified(|now| std::mem::replace(now, bind) != bind);
-        }
-        self.configz.send_replace(new.configz());
+        self.config.send_replace(new.config.clone());
+        self.full.send_replace(new.full.clone());
         if old.config.conntrack != new.config.conntrack {
             self.set_sysctls(&new.config.conntrack);
         }
@@ -195,16 +161,16 @@ impl Reach {
         }
     }
 
-    fn configure(&self, settings: &Effective, objects: &Objects) {
+    fn configure(&self, objects: &Objects) {
         // The dataplane ends only with the process.
-        let _ = self.commands.send(Command::Configure(configure(settings, objects)));
+        let _ = self.commands.send(Command::Configure(configure(&self.current, objects)));
     }
 
     fn set_sysctls(&self, settings: &sysctl::Settings) {
         let mut pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *pending {
             Some(pending) => pending.clone_from(settings),
-            None => sysctl::apply(settings, &self.net_sysctls),
+            None => sysctl::apply(settings, &self.arguments.net_sysctls),
         }
     }
 }
@@ -218,28 +184,9 @@ fn configure(settings: &Effective, objects: &Objects) -> Configure {
     }
 }
 
-/// Returns how long a change may wait before the agent counts as unhealthy.
-pub(super) fn patience(config: &Config) -> std::time::Duration {
-    2 * config.sync_period
-}
-
-/// Returns the address of the server for probes.
-pub(super) fn health_bind(config: &Config) -> Bind {
-    Bind { address: config.healthz_bind_address, hard_fail: config.bind_address_hard_fail }
-}
-
-/// Returns the address of the server for metrics.
-pub(super) fn metrics_bind(config: &Config) -> Bind {
-    Bind { address: config.metrics_bind_address, hard_fail: config.bind_address_hard_fail }
-}
-
 /// Returns the paths of the fields with a new value.
 fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
-    let [old, new] = [old, new].map(|it| serde_json::to_value(&it.full).unwrap_or_default());
-    let has_changed = |path: &&str| {
-        let pointer = format!("/{}", path.replace('.', "/"));
-        old.pointer(&pointer) != new.pointer(&pointer)
-    };
+    let has_changed = |path: &&str| old.full.get(path) != new.full.get(path);
     let mut changed: Vec<_> = FIELDS.iter().map(|field| field.path).filter(has_changed).collect();
     changed.sort_unstable();
     changed

@@ -5,8 +5,7 @@ use shunt_core::plan::{Options, TcpTimeouts};
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
-use crate::config::raw::Configuration;
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, Configuration, Loaded};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
@@ -42,15 +41,7 @@ impl Effective {
             ipv4_only: false,
         }
     }
-
-    /// Returns the whole configuration as JSON, for `/configz`.
-    pub(crate) fn configz(&self) -> String {
-        serde_json::json!({ GROUP: self.full }).to_string()
-    }
 }
-
-/// The API group of a KubeProxyConfiguration: its key in `/configz`.
-const GROUP: &str = "kubeproxy.config.k8s.io";
 
 /// Reads the configuration file, if there is one, starts the log in the configured format, and logs
 /// the problems of the configuration.
@@ -114,7 +105,7 @@ pub(crate) fn load(
     logging: &Logging,
     content: Option<Vec<u8>>,
 ) -> Result<(Effective, Vec<Diagnostic>), Unusable> {
-    let mut flags = settings.flags.clone();
+    let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
     let file = settings.config.as_deref().zip(content.as_deref());
     let Loaded { config, full, problems } =

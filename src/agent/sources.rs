@@ -13,13 +13,13 @@ use shunt_core::model::{Change, Store};
 use shunt_core::plan::Options;
 
 use super::args::Run;
-use super::process;
 use super::settings::Effective;
+use super::{Reports, process};
 use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
 use crate::serve::metrics::Metrics;
-use crate::serve::status::{AgentState, Following};
+use crate::serve::status;
 use crate::source::kubernetes::{
     Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
@@ -42,10 +42,8 @@ pub(super) enum Objects {
 /// The parts of the agent that a running source has to do with.
 pub(super) struct Parts {
     pub(super) commands: Commands,
-    pub(super) metrics: Metrics,
     pub(super) notices: Notices,
-    pub(super) known: AgentState,
-    pub(super) locations: Locations,
+    pub(super) reports: Reports,
 }
 
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
@@ -131,12 +129,14 @@ impl Objects {
     /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
     /// drop stops the source.
     pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
-        let Parts { commands, metrics, notices, known, locations } = parts;
+        let Parts { commands, notices, reports } = parts;
+        let Reports { metrics, known, locations, .. } = reports;
         match self {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)
                     .context("cannot watch the manifests")?;
-                known.follow(node_name, Following::Manifests(paths.clone()));
+                let paths = paths.clone();
+                known.follow(node_name, move || status::Source::Manifests { paths: paths.clone() });
                 let (ended, end) = tokio::sync::oneshot::channel();
                 let sink = commands.sink();
                 process::start_thread("manifests", move || {
@@ -158,7 +158,14 @@ impl Objects {
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
-                known.follow(node_name, Following::Api { server, api_status: source.api_status() });
+                let api_status = source.api_status();
+                known.follow(node_name, move || {
+                    let trouble = api_status.trouble().map(|(reason, lasts)| status::Trouble {
+                        reason,
+                        seconds: lasts.as_secs_f64(),
+                    });
+                    status::Source::Api { server: server.clone(), trouble }
+                });
                 let known = known.clone();
                 let nodes = move || endpoint_nodes(&known.snapshot().store);
                 let (notices, connection) = (notices.clone(), source.connection());

@@ -7,28 +7,16 @@ use std::time::Duration;
 
 use nfnetlink::nft::{Kernel, Socket};
 
-use super::events;
+use super::{Reports, events};
 use crate::dataplane::kube_proxy::{Found, find};
-use crate::serve::events::Recorder;
-use crate::serve::metrics::Metrics;
-use crate::serve::status::AgentState;
 use crate::taken_ports::{Report, TakenPort};
 
 /// The maximum number of node ports that one look logs.
 const MAX_LINES: usize = 10;
 
-/// The destinations of a report.
-pub(super) struct Reports {
-    pub(super) events: Recorder,
-    pub(super) metrics: Metrics,
-    pub(super) known: AgentState,
-    /// Finds other processes on node ports.
-    pub(super) taken_node_ports: Box<dyn Fn() -> Report + Send>,
-}
-
 /// Checks this thread's network namespace now and after each period; only once if the period is
-/// zero.
-pub(super) fn look(period: Duration, reports: &Reports) {
+/// zero. `taken_node_ports` finds other processes on node ports.
+pub(super) fn look(period: Duration, reports: &Reports, taken_node_ports: impl Fn() -> Report) {
     let mut kernel = match Socket::open() {
         Ok(kernel) => kernel,
         Err(error) => return tracing::warn!("cannot check for rules of kube-proxy: {error}"),
@@ -39,7 +27,7 @@ pub(super) fn look(period: Duration, reports: &Reports) {
         if period.is_zero() {
             return;
         }
-        let report = (reports.taken_node_ports)();
+        let report = taken_node_ports();
         reports.metrics.node_ports_taken(report.ports.len());
         listeners.log(report);
         std::thread::sleep(period);

@@ -10,7 +10,7 @@ use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{Scope, remove};
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging.0);
+    logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }

@@ -15,7 +15,7 @@ use crate::agent::Failure;
 
 /// Prints the version, the build and the kernel.
 pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {
-    let build = Build::new();
+    let build = Build::default();
     let kernel = nix::sys::utsname::uname().ok();
     let kernel = kernel.as_ref().map(|name| name.release().to_string_lossy());
     let text = match arguments.output {

@@ -20,6 +20,7 @@ mod what_if;
 mod with;
 mod wrap;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -27,12 +28,15 @@ use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
 
+use self::args::Format;
 use crate::agent::args::normalized;
 use crate::agent::{Failure, logging};
 use crate::serve::escape;
 
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
 const BAD_CONFIGURATION: u8 = 64;
+/// Exit code of commands that have found problems and printed them.
+const PROBLEMS: u8 = 1;
 
 /// Runs the command that the process was started with.
 #[must_use]
@@ -57,7 +61,6 @@ pub fn main() -> ExitCode {
     };
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Problems) => ExitCode::FAILURE,
         Err(Failure::Result(code)) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!("{failure}");
@@ -69,6 +72,14 @@ pub fn main() -> ExitCode {
     };
     logging::flush();
     code
+}
+
+/// Prints a result in this format.
+fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
+    print(&match format {
+        Format::Text => wrap::for_terminal(result.to_string()),
+        Format::Json => json(result)?,
+    })
 }
 
 /// Writes a result as JSON.

@@ -1,10 +1,11 @@
 //! The objects that a command explains: those of the running agent, or of manifests.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use shunt_core::model::{Change, Dirty, Store};
-use shunt_core::plan::Desired;
+use shunt_core::plan::{Desired, FrontendKey, FrontendKind};
 
 use super::with;
 use crate::agent::Failure;
@@ -91,6 +92,24 @@ fn addresses_of_node(changes: &[Change]) -> Change {
         _ => None,
     });
     Change::InterfaceAddresses(addresses.flatten().copied().collect())
+}
+
+/// Returns the address of a frontend, which a node port does not have, and its port.
+pub(super) fn place(key: FrontendKey) -> (Option<IpAddr>, u16) {
+    match key {
+        FrontendKey::Address(address, _, port) => (Some(address), port),
+        FrontendKey::NodePort(_, _, port) => (None, port),
+    }
+}
+
+/// Returns the kind of a frontend in the words of Services.
+pub(super) fn kind_word(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "ClusterIP",
+        FrontendKind::Vip => "LoadBalancer",
+        FrontendKind::ExternalIp => "ExternalIP",
+        FrontendKind::NodePort => "NodePort",
+    }
 }
 
 /// A reader of objects.

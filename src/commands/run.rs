@@ -11,7 +11,7 @@ use crate::agent::args::{Run, Version};
 use crate::agent::ending::{self, Work};
 use crate::agent::settings::{Effective, effective};
 use crate::agent::{self, Failure, netns};
-use crate::config::raw::Configuration;
+use crate::config::Configuration;
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
 use crate::source::kubernetes::Dialer;
@@ -43,8 +43,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
-        Version::Short => format!("shunt {}\n", Build::new().version),
-        Version::Raw => format!("{:#}\n", Build::new().json()),
+        Version::Short => format!("shunt {}\n", Build::default().version),
+        Version::Raw => format!("{:#}\n", Build::default().json()),
     };
     let written = std::io::stdout().write_all(text.as_bytes());
     Some(written.context("cannot print the version").map_err(Failure::from))
@@ -71,9 +71,8 @@ fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Fai
 }
 
 fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
-    // A JSON value has its fields in order, as kube-proxy writes them.
-    let yaml = serde_json::to_value(full).map(|value| serde_saphyr::to_string(&value));
-    let yaml = yaml.context("cannot write it as JSON")?.context("cannot write it as YAML")?;
+    // Its fields are in order, as kube-proxy writes them.
+    let yaml = serde_saphyr::to_string(full).context("cannot write it as YAML")?;
     std::fs::write(path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
     tracing::info!(file = %path.display(), "wrote the configuration");
     Ok(())

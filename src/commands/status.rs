@@ -2,31 +2,27 @@
 
 use anyhow::anyhow;
 
-use super::args::{Format, Status as Arguments};
+use super::args::Status as Arguments;
 use crate::agent::{Failure, logging, netns};
-use crate::serve::query::{ask_status, ask_visible};
+use crate::serve::query::ask_status;
+use crate::serve::status::Status;
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging.0);
+    logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
+    let (mut status, is_own) = ask_status().map_err(anyhow::Error::from)?;
     if arguments.startup_probe {
-        return startup_probe();
+        return startup_probe(&status, is_own);
     }
-    let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
-    let text = match arguments.output {
-        Format::Text => super::wrap::for_terminal(status.text(is_verbose(arguments)).to_string()),
-        Format::Json => super::json(&status)?,
-    };
-    super::print(&text)?;
-    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
+    super::output(arguments.output, &status.text(is_verbose(arguments)))?;
+    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Result(super::PROBLEMS)) }
 }
 
 /// Fails unless the agent of this container has programmed the rules. It may wait for the end of
 /// another container's agent, which then answers in its place.
-fn startup_probe() -> Result<(), Failure> {
-    let (status, is_own) = ask_visible().map_err(anyhow::Error::from)?;
+fn startup_probe(status: &Status, is_own: bool) -> Result<(), Failure> {
     if !is_own {
         let why = "the agent of another container programs the rules; this one waits for its end";
         return Err(anyhow!(why).into());
@@ -34,13 +30,10 @@ fn startup_probe() -> Result<(), Failure> {
     if status.rules.last_sync.is_none() {
         return Err(anyhow!("nothing has been programmed yet").into());
     }
-    Ok(super::print(
-        "the agent has programmed the rules
-",
-    )?)
+    Ok(super::print("the agent has programmed the rules\n")?)
 }
 
 /// Returns true for `-v`, unless its value is 0.
 fn is_verbose(arguments: &Arguments) -> bool {
-    arguments.logging.0.flags.last("v").is_some_and(|value| value.trim() != "0")
+    arguments.logging.flags.last("v").is_some_and(|value| value.trim() != "0")
 }

@@ -15,10 +15,9 @@ pub struct Build {
     pub profile: &'static str,
 }
 
-impl Build {
+impl Default for Build {
     /// Returns the build of this program.
-    #[must_use]
-    pub fn new() -> Build {
+    fn default() -> Build {
         Build {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("SHUNT_COMMIT").filter(|commit| !commit.is_empty()),
@@ -27,7 +26,9 @@ impl Build {
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
         }
     }
+}
 
+impl Build {
     /// Returns the build as JSON.
     #[must_use]
     pub fn json(self) -> serde_json::Value {
@@ -35,11 +36,5 @@ impl Build {
         serde_json::json!({
             "version": version, "commit": commit, "os": os, "arch": arch, "profile": profile,
         })
-    }
-}
-
-impl Default for Build {
-    fn default() -> Build {
-        Build::new()
     }
 }

@@ -96,7 +96,7 @@ impl WhatIf {
             matches!(key, FrontendKey::NodePort(..)) && now.frontend(*key).is_none()
         };
         let keys = then.frontends().into_keys().filter(is_new);
-        keys.filter_map(|key| Some((key, then.service_of(key)?.clone()))).collect()
+        NodePorts(keys.filter_map(|key| Some((key, then.service_of(key)?.clone()))).collect())
     }
 
     /// Notes the processes that listen on these node ports now.

@@ -1,7 +1,7 @@
 //! The content type of the API server's answers.
 
-use super::effective::{Check, text};
-use super::raw::Configuration;
+use super::Configuration;
+use super::effective::Check;
 use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::Severity;
 
@@ -13,13 +13,13 @@ pub(super) fn content_type(full: &Configuration, check: &mut Check<'_>) -> Conte
         let reason = format!("shunt does not speak this content type ({effect}); {known}");
         check.add(Severity::Warning, field, Some(&value), reason);
     };
-    let written = full.client_connection.content_type.as_deref().unwrap_or_default();
+    let written = full.text("clientConnection.contentType").unwrap_or_default();
     let default = ContentType::parse(written).unwrap_or_else(|| {
         unknown("clientConnection.contentType", written, "protobuf is used");
         ContentType::Protobuf
     });
     let mut accepted = None;
-    let list = text(&full.client_connection.accept_content_types).unwrap_or_default();
+    let list = full.text("clientConnection.acceptContentTypes").unwrap_or_default();
     for written in list.split(',').map(str::trim).filter(|written| !written.is_empty()) {
         match ContentType::parse(written) {
             Some(content_type) => accepted = accepted.or(Some(content_type)),

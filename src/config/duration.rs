@@ -4,18 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration in a configuration. It may be negative until it is validated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(SignedDuration);
 
 impl GoDuration {
-    /// Makes a duration of whole seconds.
-    #[must_use]
-    pub const fn from_secs(seconds: i64) -> GoDuration {
-        GoDuration(SignedDuration::from_secs(seconds))
+    /// Makes a duration of nanoseconds.
+    pub(super) const fn from_nanos(nanoseconds: i64) -> GoDuration {
+        GoDuration(SignedDuration::from_nanos(nanoseconds))
     }
 
     /// Returns true for zero, which Go writes for a duration that is not set.
@@ -82,71 +79,6 @@ fn fraction(number: u64, digits: u32) -> String {
     match behind.trim_end_matches('0') {
         "" => (number / unit).to_string(),
         behind => format!("{}.{behind}", number / unit),
-    }
-}
-
-impl Serialize for GoDuration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// `logging.flushFrequency`: a duration, or a bare number of nanoseconds as in older files.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FlushFrequency(pub GoDuration);
-
-impl Serialize for FlushFrequency {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for FlushFrequency {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FlushFrequency, D::Error> {
-        let duration = deserializer.deserialize_any(TextOr {
-            expecting: "a duration such as 5s, or a number of nanoseconds",
-            number: |number| Ok(GoDuration(SignedDuration::from_nanos(number))),
-        })?;
-        Ok(FlushFrequency(duration))
-    }
-}
-
-impl<'de> Deserialize<'de> for GoDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<GoDuration, D::Error> {
-        deserializer.deserialize_any(TextOr {
-            expecting: "a duration such as 30s or 1h2m3s",
-            // Kubernetes' own type takes only text, but some older files have a bare 0.
-            number: |number| match number {
-                0 => Ok(GoDuration::default()),
-                _ => Err("a number without a unit; write a duration such as 30s"),
-            },
-        })
-    }
-}
-
-/// Reads the text of a duration, or what `number` makes of a number.
-struct TextOr {
-    expecting: &'static str,
-    number: fn(i64) -> Result<GoDuration, &'static str>,
-}
-
-impl Visitor<'_> for TextOr {
-    type Value = GoDuration;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expecting)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
-        GoDuration::parse(text).map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<GoDuration, E> {
-        (self.number)(number).map_err(E::custom)
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
-        self.visit_i64(i64::try_from(number).map_err(E::custom)?)
     }
 }
 

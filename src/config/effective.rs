@@ -12,8 +12,7 @@ use shunt_core::model::{Balancing, Family};
 
 use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
-use super::raw::{Configuration, GoDuration};
-use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
+use super::{Config, Configuration, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, parse_ip_sloppy, parse_net};
 
@@ -32,36 +31,37 @@ pub(super) fn effective(
 ) -> Config {
     let mut check = Check { problems };
     mode(written, &mut check);
-    let bind_address = text(&full.bind_address)
+    let bind_address = full
+        .text("bindAddress")
         .and_then(|text| check.value("bindAddress", text, parse_ip_sloppy(text)));
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
-    let healthz = full.healthz_bind_address.as_deref();
-    let metrics = full.metrics_bind_address.as_deref();
     let detect_local = detect_local(written, full, &mut check);
     let addresses = node_port_addresses(written, full, &mut check);
     Config {
-        ignore_external_ips: full.feature_gates.get(EXTERNAL_IPS) == Some(&false),
+        ignore_external_ips: full.is(&format!("featureGates.{EXTERNAL_IPS}"), false),
         hostname_override: hostname(full, &mut check),
-        kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
+        kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
         content_type: content_type(full, &mut check),
         master: None,
         bind_address: bind_address.filter(|address| !address.is_unspecified()),
-        healthz_bind_address: listen_address("healthzBindAddress", healthz, &mut check),
-        metrics_bind_address: listen_address("metricsBindAddress", metrics, &mut check),
-        bind_address_hard_fail: full.bind_address_hard_fail,
+        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
+        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
+        bind_address_hard_fail: full.is("bindAddressHardFail", true),
         detect_local,
         loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
         node_port_addresses: addresses,
         masquerade_bit: masquerade_bit(written, full, &mut check),
-        masquerade_all: full.nftables.masquerade_all,
-        reset_gone_endpoints: full.shunt.reset_gone_endpoints,
+        masquerade_all: full.is("nftables.masqueradeAll", true),
+        reset_gone_endpoints: full.is("shunt.resetGoneEndpoints", true),
         load_balancing: load_balancing(written, full, &mut check),
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),
         oom_score_adj: oom_score_adj(full, &mut check),
         log_format: log_format(full, &mut check),
-        verbosity: u8::try_from(full.logging.verbosity.unwrap_or_default()).unwrap_or(u8::MAX),
+        verbosity: full
+            .number("logging.verbosity")
+            .map_or(0, |it| it.try_into().unwrap_or(u8::MAX)),
     }
 }
 
@@ -99,8 +99,9 @@ impl Check<'_> {
         value.map_err(|reason| self.error(field, text, reason)).ok()
     }
 
-    pub(super) fn period(&mut self, field: &str, period: Option<GoDuration>) -> Duration {
-        let period = period.unwrap_or_default();
+    /// Returns the duration in a field.
+    pub(super) fn period(&mut self, configuration: &Configuration, field: &str) -> Duration {
+        let period = configuration.duration(field).unwrap_or_default();
         period.get().unwrap_or_else(|| {
             self.error(field, period, "negative duration; write a positive one");
             Duration::ZERO
@@ -108,19 +109,13 @@ impl Check<'_> {
     }
 }
 
-/// Returns the text unless it is absent or empty.
-pub(super) fn text(field: &Option<String>) -> Option<&str> {
-    field.as_deref().filter(|text| !text.is_empty())
-}
-
 fn mode(written: &Configuration, check: &mut Check<'_>) {
-    match text(&written.mode) {
+    match written.text("mode") {
         None | Some("nftables") => {}
         Some(mode @ ("iptables" | "ipvs")) => {
             let mut reason = "shunt programs nftables in every mode; write nftables".to_owned();
-            let localhost =
-                mode == "iptables" && written.iptables.localhost_node_ports != Some(false);
-            if written.node_port_addresses.is_empty() {
+            let localhost = mode == "iptables" && !written.is("iptables.localhostNodePorts", false);
+            if written.is_unset("nodePortAddresses") {
                 let (list, also) = match localhost {
                     true => (", 127.0.0.0/8", " and on 127.0.0.1"),
                     false => ("", ""),
@@ -141,26 +136,22 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
 /// Validates both bits, wherever they were written. kube-proxy always validates that of iptables,
 /// and that of nftables only in its mode.
 fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
-    let valid = |bit: i32| u8::try_from(bit).ok().filter(|bit| *bit < 32);
-    for (field, bit) in [
-        ("iptables.masqueradeBit", written.iptables.masquerade_bit),
-        ("nftables.masqueradeBit", written.nftables.masquerade_bit),
-    ] {
-        if let Some(bit) = bit.filter(|bit| valid(*bit).is_none()) {
+    let valid = |bit: i64| u8::try_from(bit).ok().filter(|bit| *bit < 32);
+    for field in ["iptables.masqueradeBit", "nftables.masqueradeBit"] {
+        if let Some(bit) = written.number(field).filter(|bit| valid(*bit).is_none()) {
             check.error(field, bit, "not a bit of the mark; write 0 to 31");
         }
     }
-    let nftables = Mode::of(written) == Mode::Nftables;
-    for (field, set) in [
-        ("masqueradeBit", nftables && written.iptables.masquerade_bit.is_some_and(|bit| bit != 14)),
-        ("masqueradeAll", nftables && written.iptables.masquerade_all),
+    for (field, is_set) in [
+        ("masqueradeBit", written.number("iptables.masqueradeBit").is_some_and(|bit| bit != 14)),
+        ("masqueradeAll", written.is("iptables.masqueradeAll", true)),
     ] {
-        if set {
+        if is_set && Mode::of(written) == Mode::Nftables {
             let reason = format!("has no effect in mode nftables; write nftables.{field}");
             check.add(Severity::Note, &format!("iptables.{field}"), None, reason);
         }
     }
-    full.nftables.masquerade_bit.and_then(valid).unwrap_or_default()
+    full.number("nftables.masqueradeBit").and_then(valid).unwrap_or_default()
 }
 
 /// Validates `syncPeriod` and `minSyncPeriod`. Errors name the section in which they were written.
@@ -169,48 +160,47 @@ fn periods(
     full: &Configuration,
     check: &mut Check<'_>,
 ) -> (Duration, Duration) {
-    check.period("nftables.syncPeriod", written.nftables.sync_period);
-    check.period("nftables.minSyncPeriod", written.nftables.min_sync_period);
-    let time = |period: Option<GoDuration>| period.and_then(GoDuration::get).unwrap_or_default();
-    let sync = time(full.nftables.sync_period);
-    let min = time(full.nftables.min_sync_period);
-    let is_own = |own: Option<GoDuration>| own.is_some_and(|period| !period.is_zero());
-    let section = |own| if is_own(own) { "nftables" } else { Mode::of(written).section() };
-    let (of_sync, of_min) =
-        (section(written.nftables.sync_period), section(written.nftables.min_sync_period));
+    const SYNC: &str = "nftables.syncPeriod";
+    const MIN: &str = "nftables.minSyncPeriod";
+    check.period(written, SYNC);
+    check.period(written, MIN);
+    let time = |field| full.duration(field).unwrap_or_default();
+    let (sync, min) = (time(SYNC).get().unwrap_or_default(), time(MIN).get().unwrap_or_default());
     if min > sync {
-        let value = full.nftables.min_sync_period.unwrap_or_default();
-        let reason = format!("longer than {of_sync}.syncPeriod; write a shorter time");
-        check.error(&format!("{of_min}.minSyncPeriod"), value, reason);
+        let section = |own| match written.is_unset(own) {
+            true => Mode::of(written).section(),
+            false => "nftables",
+        };
+        let reason = format!("longer than {}.syncPeriod; write a shorter time", section(SYNC));
+        check.error(&format!("{}.minSyncPeriod", section(MIN)), time(MIN), reason);
     }
     (sync, min)
 }
 
 /// Validates the section `conntrack`.
 fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
-    let full = &full.conntrack;
-    let mut number = |name: &'static str, written: Option<i32>| {
-        let written = written.unwrap_or_default();
+    let mut number = |field| {
+        let written = full.number(field).unwrap_or_default();
         u32::try_from(written).unwrap_or_else(|_| {
-            check.error(&format!("conntrack.{name}"), written, "negative; write 0 or more");
+            check.error(field, written, "negative; write 0 or more");
             0
         })
     };
-    let (max_per_core, min) = (number("maxPerCore", full.max_per_core), number("min", full.min));
-    let mut time = |name, written| check.period(&format!("conntrack.{name}"), written);
+    let (max_per_core, min) = (number("conntrack.maxPerCore"), number("conntrack.min"));
+    let mut time = |field| check.period(full, field);
     sysctl::Settings {
         max_per_core,
         min,
-        tcp_established_timeout: time("tcpEstablishedTimeout", full.tcp_established_timeout),
-        tcp_close_wait_timeout: time("tcpCloseWaitTimeout", full.tcp_close_wait_timeout),
-        tcp_be_liberal: full.tcp_be_liberal,
-        udp_timeout: time("udpTimeout", full.udp_timeout),
-        udp_stream_timeout: time("udpStreamTimeout", full.udp_stream_timeout),
+        tcp_established_timeout: time("conntrack.tcpEstablishedTimeout"),
+        tcp_close_wait_timeout: time("conntrack.tcpCloseWaitTimeout"),
+        tcp_be_liberal: full.is("conntrack.tcpBeLiberal", true),
+        udp_timeout: time("conntrack.udpTimeout"),
+        udp_stream_timeout: time("conntrack.udpStreamTimeout"),
     }
 }
 
 fn hostname(full: &Configuration, check: &mut Check<'_>) -> Option<String> {
-    let written = text(&full.hostname_override)?;
+    let written = full.text("hostnameOverride")?;
     let name = written.trim().to_lowercase();
     if name.is_empty() {
         check.error("hostnameOverride", written, "blank; write the name of the Node");
@@ -219,7 +209,7 @@ fn hostname(full: &Configuration, check: &mut Check<'_>) -> Option<String> {
 }
 
 fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
-    let written = full.oom_score_adj.unwrap_or_default();
+    let written = full.number("oomScoreAdj").unwrap_or_default();
     let valid = i16::try_from(written).ok().filter(|score| (-1000..=1000).contains(score));
     valid.unwrap_or_else(|| {
         check.error("oomScoreAdj", written, "out of range; write -1000 to 1000");
@@ -228,8 +218,8 @@ fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
 }
 
 /// Parses an address to listen on; an empty one means no server.
-fn listen_address(field: &str, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
-    let written = written.filter(|text| !text.is_empty())?;
+fn listen_address(full: &Configuration, field: &str, check: &mut Check<'_>) -> Option<SocketAddr> {
+    let written = full.text(field)?;
     let address = match socket_address(written) {
         Some(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
         Some(address) => Ok(address),
@@ -255,13 +245,13 @@ fn detect_local(
     check: &mut Check<'_>,
 ) -> DetectLocal {
     let field = "detectLocalMode";
-    match full.detect_local_mode.as_deref().unwrap_or_default() {
+    match full.text(field).unwrap_or_default() {
         "ClusterCIDR" => {
             let cidrs = cluster_cidrs(full, check);
             if !cidrs.is_empty() {
                 return DetectLocal::ClusterCidr(cidrs);
             }
-            if text(&written.detect_local_mode).is_some() && text(&full.cluster_cidr).is_none() {
+            if !written.is_unset(field) && full.is_unset("clusterCIDR") {
                 let reason = "clusterCIDR is empty, so shunt cannot detect traffic of local pods; \
                               write clusterCIDR";
                 check.add(Severity::Note, field, Some(&"ClusterCIDR"), reason);
@@ -269,16 +259,10 @@ fn detect_local(
             DetectLocal::Off
         }
         "NodeCIDR" => DetectLocal::NodeCidr,
-        "BridgeInterface" => {
-            interface("detectLocal.bridgeInterface", &full.detect_local.bridge_interface, check)
-                .map_or(DetectLocal::Off, DetectLocal::BridgeInterface)
-        }
-        "InterfaceNamePrefix" => interface(
-            "detectLocal.interfaceNamePrefix",
-            &full.detect_local.interface_name_prefix,
-            check,
-        )
-        .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix),
+        "BridgeInterface" => interface(full, "detectLocal.bridgeInterface", check)
+            .map_or(DetectLocal::Off, DetectLocal::BridgeInterface),
+        "InterfaceNamePrefix" => interface(full, "detectLocal.interfaceNamePrefix", check)
+            .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix),
         mode => {
             let reason = "unknown mode; write ClusterCIDR, NodeCIDR, BridgeInterface or \
                           InterfaceNamePrefix";
@@ -288,8 +272,8 @@ fn detect_local(
     }
 }
 
-fn interface(at: &str, field: &Option<String>, check: &mut Check<'_>) -> Option<String> {
-    match text(field) {
+fn interface(full: &Configuration, at: &str, check: &mut Check<'_>) -> Option<String> {
+    match full.text(at) {
         None => {
             let reason = "required by this detectLocalMode; write the name of the interface";
             check.add(Severity::Error, at, None, reason);
@@ -309,7 +293,7 @@ fn interface(at: &str, field: &Option<String>, check: &mut Check<'_>) -> Option<
 fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
     let field = "clusterCIDR";
     let mut nets: Vec<IpNet> = Vec::new();
-    let Some(written) = text(&full.cluster_cidr) else {
+    let Some(written) = full.text(field) else {
         return nets;
     };
     for text in written.split(',') {
@@ -337,19 +321,20 @@ fn node_port_addresses(
     let field = "nodePortAddresses";
     let mut nets = Vec::new();
     let (mut primary, mut named) = (false, 0);
-    for (i, text) in full.node_port_addresses.iter().enumerate() {
+    let written_count = written.list(field).count();
+    for (i, text) in full.list(field).enumerate() {
         match prefixes_of(text) {
             Some(prefixes) => nets.extend(prefixes),
             None if text == PRIMARY => primary = true,
             None => nets.extend(check.value(&format!("{field}[{i}]"), text, parse_net(text))),
         }
-        if i < written.node_port_addresses.len() {
+        if i < written_count {
             named = nets.len();
         }
     }
-    let cluster = text(&full.cluster_cidr).unwrap_or_default().split(',');
+    let cluster = full.text("clusterCIDR").unwrap_or_default().split(',');
     let cluster: Vec<IpNet> = cluster.filter_map(|net| parse_net(net).ok()).collect();
-    let is_named = !written.node_port_addresses.is_empty() && !primary;
+    let is_named = written_count > 0 && !primary;
     if is_named && is_of_both_families(&cluster) && !is_of_both_families(&nets[..named]) {
         let reason = "of one family only, while clusterCIDR has both; node ports of the other \
                       family are on all addresses; write prefixes for it, too";
@@ -370,7 +355,7 @@ fn loopback_node_ports(
     check: &mut Check<'_>,
 ) -> LoopbackNodePorts {
     let is_off =
-        Mode::of(written) == Mode::Iptables && full.iptables.localhost_node_ports == Some(false);
+        Mode::of(written) == Mode::Iptables && full.is("iptables.localhostNodePorts", false);
     let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
     if v4 && is_off {
         let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
@@ -384,8 +369,8 @@ fn load_balancing(
     full: &Configuration,
     check: &mut Check<'_>,
 ) -> Balancing {
-    if let Some(scheduler) = text(&written.ipvs.scheduler) {
-        let own = text(&written.shunt.load_balancing);
+    if let Some(scheduler) = written.text("ipvs.scheduler") {
+        let own = written.text("shunt.loadBalancing");
         let reason = match Mode::of(written) {
             Mode::Ipvs if own.is_some() => Some("has no effect: shunt.loadBalancing overrides it"),
             Mode::Ipvs if is_hash(scheduler) => None,
@@ -399,7 +384,7 @@ fn load_balancing(
             check.add(Severity::Note, "ipvs.scheduler", Some(&scheduler), reason);
         }
     }
-    let word = text(&full.shunt.load_balancing).unwrap_or_default();
+    let word = full.text("shunt.loadBalancing").unwrap_or_default();
     let balancing = check.value("shunt.loadBalancing", word, word.parse());
     balancing.unwrap_or_default()
 }
@@ -410,7 +395,7 @@ pub(super) fn is_hash(scheduler: &str) -> bool {
 }
 
 fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {
-    match full.logging.format.as_deref() {
+    match full.text("logging.format") {
         Some("json") => LogFormat::Json,
         Some("text") | None => LogFormat::Text,
         Some(format) => {

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::fields::{is_section, is_zero, similar};
+use super::{API_VERSION, Configuration, Effect, FIELDS, Field, KIND};
 use crate::source::spanned_yaml::{
-    self, Diagnostic, Document, FieldPath, Segment, Severity, describe, typed_reporting_unknown,
+    self, Diagnostic, Document, FieldPath, Segment, Severity, describe,
 };
 
-use super::raw::Configuration;
-use super::{API_VERSION, KIND, fields};
-
-/// The maximum number of type errors in one report.
+/// The maximum number of type errors in a field.
 const MAX_TYPE_ERRORS: usize = 20;
 
 /// Parses the file as far as possible. Unknown fields are warnings, as with kube-proxy. Returns
@@ -64,13 +63,10 @@ pub(super) fn read<'a>(
         problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
         return None;
     }
-    found.extend(fields::notes(&value));
-    let mut raw = decode(value, &mut found);
-    // An empty address in a file means the default; only a flag turns the server off by it.
-    raw.healthz_bind_address.take_if(|address| address.is_empty());
-    raw.metrics_bind_address.take_if(|address| address.is_empty());
+    let mut written = Configuration::default();
+    decode(&value, &FieldPath::default(), &mut written, &mut found);
     problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
-    Some((raw, document))
+    Some((written, document))
 }
 
 fn locate(problem: Diagnostic, path: &Arc<Path>, document: &Document<'_>) -> Diagnostic {
@@ -78,40 +74,81 @@ fn locate(problem: Diagnostic, path: &Arc<Path>, document: &Document<'_>) -> Dia
     problem.in_file(path, Some(line))
 }
 
-/// Decodes the document. Removes a value of a wrong type and decodes the rest, so that one report
-/// names all of them.
-fn decode(mut document: Value, problems: &mut Vec<Diagnostic>) -> Configuration {
-    for section in fields::sections() {
-        // serde would take the elements of a list for the fields in their order.
-        if document.pointer(&format!("/{}", section.replace('.', "/"))).is_some_and(Value::is_array)
-        {
-            let field = FieldPath::dotted(section);
-            let list = remove(&mut document, &field);
-            let reason = "must be a mapping, not a list";
-            let mut problem = Diagnostic::new(Severity::Error, field, reason);
-            problem.value = list.as_ref().map(describe);
-            problems.push(problem);
+/// Decodes the section at a path, as far as its fields are known and have their types: one report
+/// names all that do not.
+fn decode(
+    section: &Value,
+    path: &FieldPath,
+    written: &mut Configuration,
+    problems: &mut Vec<Diagnostic>,
+) {
+    for (name, value) in section.as_object().into_iter().flatten() {
+        let mut path = path.clone();
+        path.push(Segment::Field((&**name).into()));
+        let name = path.to_string();
+        let is_known = FIELDS.iter().any(|field| is_section(&name, field));
+        match (Field::at(&name), value) {
+            // As for Go, it counts as absent.
+            (_, Value::Null) => {}
+            (Some(field), _) => decode_field(field, value, written, problems),
+            (None, Value::Object(_)) if is_known => decode(value, &path, written, problems),
+            (None, _) if is_known => {
+                let found = if value.is_array() { ", not a list" } else { "" };
+                let reason = format!("must be a mapping{found}");
+                problems.push(problem(Severity::Error, path, value, reason));
+            }
+            (None, _) => problems.push(unknown_field(path, value)),
         }
     }
+}
+
+fn decode_field(
+    field: &Field,
+    value: &Value,
+    written: &mut Configuration,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let path = |inside: &FieldPath| {
+        let mut path = FieldPath::dotted(field.path);
+        inside.segments().iter().for_each(|segment| path.push(segment.clone()));
+        path
+    };
+    if let Effect::None(why) = field.effect
+        && !is_zero(value)
+    {
+        let reason = format!("has no effect: {why}");
+        problems.push(problem(Severity::Note, FieldPath::dotted(field.path), value, reason));
+    }
+    let mut value = value.clone();
     for _ in 0..MAX_TYPE_ERRORS {
         let mut unknown = Vec::new();
-        let result = typed_reporting_unknown(&document.to_string(), |field| unknown.push(field));
-        let error = match result {
-            Ok(configuration) => {
-                problems.extend(unknown.into_iter().map(|field| unknown_field(&document, field)));
-                return configuration;
+        match field.kind.value(&value, &mut |inside| unknown.push(inside)) {
+            Ok(typed) => {
+                for inside in unknown {
+                    let found = remove(&mut value, &inside).unwrap_or_default();
+                    problems.push(unknown_field(path(&inside), &found));
+                }
+                // An empty address in a file means the default; only a flag turns the server off by it.
+                if typed != "" {
+                    written.put(field.path, typed);
+                }
+                return;
             }
-            Err(error) => error,
-        };
-        let removed = remove(&mut document, &error.field);
-        let mut problem = Diagnostic::new(Severity::Error, error.field, error.reason);
-        problem.value = removed.as_ref().map(describe);
-        problems.push(problem);
-        if removed.is_none() {
-            break;
+            Err(error) => {
+                let removed = remove(&mut value, &error.field);
+                let wrong = removed.as_ref().unwrap_or(&value);
+                let path = path(&error.field);
+                problems.push(problem(Severity::Error, path, wrong, error.reason));
+                if removed.is_none() {
+                    return;
+                }
+            }
         }
     }
-    Configuration::default()
+}
+
+fn problem(severity: Severity, path: FieldPath, value: &Value, reason: String) -> Diagnostic {
+    Diagnostic { value: Some(describe(value)), ..Diagnostic::new(severity, path, reason) }
 }
 
 /// Removes a field or an element of a list.
@@ -130,11 +167,8 @@ fn remove(document: &mut Value, field: &FieldPath) -> Option<Value> {
     }
 }
 
-fn unknown_field(document: &Value, field: FieldPath) -> Diagnostic {
-    let hint = fields::similar(&field).map(|known| format!("; did you mean {known}?"));
+fn unknown_field(path: FieldPath, value: &Value) -> Diagnostic {
+    let hint = similar(&path).map(|known| format!("; did you mean {known}?"));
     let reason = format!("unknown field, ignored{}", hint.unwrap_or_default());
-    let value = remove(&mut document.clone(), &field);
-    let mut problem = Diagnostic::new(Severity::Warning, field, reason);
-    problem.value = value.as_ref().map(describe);
-    problem
+    problem(Severity::Warning, path, value, reason)
 }

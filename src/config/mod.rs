@@ -1,10 +1,11 @@
 //! The configuration, from a `KubeProxyConfiguration` file and kube-proxy's flags.
 //!
-//! Owns: the format `kubeproxy.config.k8s.io/v1alpha1` ([`raw`]), its defaults and validation, the
+//! Owns: the format `kubeproxy.config.k8s.io/v1alpha1` ([`FIELDS`]), its defaults and validation, the
 //! precedence between file and flags ([`load`]), and the effect of each field.
 //!
 //! Pure. Must not know: files, the command line, or users of the values.
 
+mod configuration;
 mod content_type;
 mod defaults;
 mod duration;
@@ -12,7 +13,6 @@ mod effective;
 mod fields;
 mod file;
 mod flags;
-pub mod raw;
 mod unused;
 
 #[cfg(test)]
@@ -30,10 +30,10 @@ use crate::flows::sysctl;
 use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
-use raw::Configuration;
-
-pub use fields::{Effect, FIELDS, Field};
-pub use flags::{Flag, Flags, parse_bool};
+pub use configuration::Configuration;
+pub use duration::GoDuration;
+pub use fields::{Effect, FIELDS, Field, parse_bool};
+pub use flags::{Flag, Flags};
 pub use shunt_core::plan::{DetectLocal, LoopbackNodePorts, NodePortAddresses};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";

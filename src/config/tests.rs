@@ -456,11 +456,10 @@ fn feature_gate_is_honoured_as_a_flag_and_others_are_named() {
     );
 }
 
-/// No field is missing in the table, and none is there that is not in the type.
+/// Every field of the table has a value.
 #[test]
 fn the_table_of_fields_is_complete() {
-    let mut full = load(None, &Flags::default()).unwrap().full;
-    full.logging.vmodule.push(Default::default());
+    let full = load(None, &flags(&[("vmodule", "a=1")])).unwrap().full;
     let mut paths = Vec::new();
     leaves(&serde_json::to_value(&full).unwrap(), "", &mut paths);
     let mut known: Vec<&str> = FIELDS.iter().map(|field| field.path).collect();

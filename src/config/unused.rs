@@ -2,9 +2,11 @@
 //! kube-proxy. A value that kube-proxy rejects is an error. In the section of a mode that is not in
 //! use, which it does not validate, it is a warning.
 
+use serde_json::Value;
+
+use super::Configuration;
 use super::defaults::Mode;
-use super::effective::{Check, EXTERNAL_IPS, text};
-use super::raw::Configuration;
+use super::effective::{Check, EXTERNAL_IPS};
 use crate::source::spanned_yaml::{Diagnostic, Severity, parse_net};
 
 /// The feature gates of kube-proxy 1.36 and 1.37 without an effect here, and their defaults.
@@ -28,19 +30,21 @@ const GATES: [(&str, bool); 13] = [
 pub(super) fn check(written: &Configuration, problems: &mut Vec<Diagnostic>) {
     let mut check = Check { problems };
     gates(written, &mut check);
-    if let Some(burst) = written.client_connection.burst.filter(|burst| *burst < 0) {
+    if let Some(burst) = written.number("clientConnection.burst").filter(|burst| *burst < 0) {
         check.error("clientConnection.burst", burst, "negative; write 0 or more");
     }
-    check.period("configSyncPeriod", written.config_sync_period);
-    logging(written, &mut check);
+    check.period(written, "configSyncPeriod");
+    check.period(written, "logging.flushFrequency");
+    patterns(written, &mut check);
     times(written, &mut check);
     prefixes(written, &mut check);
 }
 
 fn gates(written: &Configuration, check: &mut Check<'_>) {
-    for (name, on) in written.feature_gates.iter().filter(|(name, _)| *name != EXTERNAL_IPS) {
+    let gates = written.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    for (name, on) in gates.filter(|(name, _)| *name != EXTERNAL_IPS) {
         let reason = match GATES.iter().find(|(known, _)| known == name) {
-            Some((_, default)) if on == default => continue,
+            Some((_, default)) if on.as_bool() == Some(*default) => continue,
             Some((_, default)) => format!("has no effect; kube-proxy's default is {default}"),
             None => "has no effect: unknown feature gate".to_owned(),
         };
@@ -49,43 +53,36 @@ fn gates(written: &Configuration, check: &mut Check<'_>) {
     }
 }
 
-fn logging(written: &Configuration, check: &mut Check<'_>) {
-    let frequency = written.logging.flush_frequency.unwrap_or_default().0;
-    check.period("logging.flushFrequency", Some(frequency));
-    if !written.logging.vmodule.is_empty()
-        && !matches!(text(&written.logging.format), None | Some("text"))
-    {
-        check.add(
-            Severity::Error,
-            "logging.vmodule",
-            None,
-            "only valid with format text; remove it",
-        );
+fn patterns(written: &Configuration, check: &mut Check<'_>) {
+    const FIELD: &str = "logging.vmodule";
+    if !written.is_unset(FIELD) && !matches!(written.text("logging.format"), None | Some("text")) {
+        check.add(Severity::Error, FIELD, None, "only valid with format text; remove it");
     }
-    for (i, item) in written.logging.vmodule.iter().enumerate() {
-        if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
+    let items = written.get(FIELD).and_then(Value::as_array);
+    for (i, item) in items.into_iter().flatten().enumerate() {
+        let pattern = item["filePattern"].as_str().unwrap_or_default();
+        if pattern.is_empty() || pattern.contains(['=', ',']) {
             let reason = "not a pattern of file names; write one without = and comma";
-            check.error(&format!("logging.vmodule[{i}].filePattern"), &item.file_pattern, reason);
+            check.error(&format!("{FIELD}[{i}].filePattern"), pattern, reason);
         }
     }
 }
 
 /// Validates the times in the sections of other modes.
 fn times(written: &Configuration, check: &mut Check<'_>) {
-    let severity = |of: Mode| {
-        if Mode::of(written) == of { Severity::Error } else { Severity::Warning }
-    };
-    let (of_iptables, of_ipvs) = (severity(Mode::Iptables), severity(Mode::Ipvs));
-    for (field, time, severity) in [
-        ("iptables.syncPeriod", written.iptables.sync_period, of_iptables),
-        ("iptables.minSyncPeriod", written.iptables.min_sync_period, of_iptables),
-        ("ipvs.syncPeriod", written.ipvs.sync_period, of_ipvs),
-        ("ipvs.minSyncPeriod", written.ipvs.min_sync_period, of_ipvs),
-        ("ipvs.tcpTimeout", written.ipvs.tcp_timeout, of_ipvs),
-        ("ipvs.tcpFinTimeout", written.ipvs.tcp_fin_timeout, of_ipvs),
-        ("ipvs.udpTimeout", written.ipvs.udp_timeout, of_ipvs),
+    for field in [
+        "iptables.syncPeriod",
+        "iptables.minSyncPeriod",
+        "ipvs.syncPeriod",
+        "ipvs.minSyncPeriod",
+        "ipvs.tcpTimeout",
+        "ipvs.tcpFinTimeout",
+        "ipvs.udpTimeout",
     ] {
-        if let Some(time) = time.filter(|time| time.get().is_none()) {
+        let time = written.duration(field).filter(|time| time.get().is_none());
+        if let Some(time) = time {
+            let is_of_mode = field.split('.').next() == Some(Mode::of(written).section());
+            let severity = if is_of_mode { Severity::Error } else { Severity::Warning };
             check.add(severity, field, Some(&time), "negative duration; write a positive one");
         }
     }
@@ -95,13 +92,13 @@ fn times(written: &Configuration, check: &mut Check<'_>) {
 fn prefixes(written: &Configuration, check: &mut Check<'_>) {
     let severity =
         if Mode::of(written) == Mode::Ipvs { Severity::Error } else { Severity::Warning };
-    for (i, net) in written.ipvs.exclude_cidrs.iter().flatten().enumerate() {
+    for (i, net) in written.list("ipvs.excludeCIDRs").enumerate() {
         if let Err(reason) = parse_net(net) {
-            check.add(severity, &format!("ipvs.excludeCIDRs[{i}]"), Some(net), reason);
+            check.add(severity, &format!("ipvs.excludeCIDRs[{i}]"), Some(&net), reason);
         }
     }
-    if !matches!(text(&written.detect_local_mode), None | Some("ClusterCIDR")) {
-        for net in text(&written.cluster_cidr).into_iter().flat_map(|nets| nets.split(',')) {
+    if !matches!(written.text("detectLocalMode"), None | Some("ClusterCIDR")) {
+        for net in written.text("clusterCIDR").into_iter().flat_map(|nets| nets.split(',')) {
             if let Err(reason) = parse_net(net) {
                 check.add(Severity::Warning, "clusterCIDR", Some(&net), reason);
             }

@@ -90,19 +90,13 @@ impl Sysctl {
     }
 }
 
-/// A value to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Write {
-    /// The sysctl to write.
-    pub sysctl: Sysctl,
-    /// The new value.
-    pub value: u64,
-}
-
 /// Returns the values to write on a machine with this number of CPUs. `current` returns a current
 /// value, or `None` for an unreadable one: it is written, too, so that the error gives the reason.
-#[must_use]
-pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u64>) -> Vec<Write> {
+fn plan(
+    settings: &Settings,
+    cpus: u64,
+    current: impl Fn(Sysctl) -> Option<u64>,
+) -> Vec<(Sysctl, u64)> {
     let max = table_size(settings, cpus);
     let raised = [(Sysctl::Max, max), (Sysctl::Buckets, max / 4)];
     let exact = [
@@ -114,11 +108,7 @@ pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u
     ];
     let raised = raised.into_iter().filter(|(s, value)| current(*s).is_none_or(|now| now < *value));
     let exact = exact.into_iter().filter(|(s, value)| current(*s) != Some(*value));
-    raised
-        .chain(exact)
-        .filter(|(_, value)| *value != 0)
-        .map(|(sysctl, value)| Write { sysctl, value })
-        .collect()
+    raised.chain(exact).filter(|(_, value)| *value != 0).collect()
 }
 
 /// Returns the size of the table; 0 to leave it alone.
@@ -137,7 +127,7 @@ fn table_size(settings: &Settings, cpus: u64) -> u64 {
 pub fn apply(settings: &Settings, net: &Path) {
     let mut failures = Vec::new();
     let mut remedies = BTreeSet::new();
-    for Write { sysctl, value } in plan(settings, online_cpus(), |sysctl| sysctl.read(net)) {
+    for (sysctl, value) in plan(settings, online_cpus(), |sysctl| sysctl.read(net)) {
         let file = sysctl.file(net);
         let write = format!("{} = {value}", file.display());
         match fs::write(file, value.to_string()) {
@@ -198,7 +188,7 @@ pub struct Preview {
 #[must_use]
 pub fn preview(settings: &Settings, net: &Path) -> Vec<Preview> {
     let writes = plan(settings, online_cpus(), |sysctl| sysctl.read(net)).into_iter();
-    let preview = |Write { sysctl, value }| {
+    let preview = |(sysctl, value): (Sysctl, u64)| {
         let file = sysctl.file(net);
         // Opening it for writing changes nothing.
         let writable = fs::OpenOptions::new().write(true).open(&file).map(drop);
@@ -260,7 +250,7 @@ mod tests {
     fn planned(settings: &Settings, cpus: u64, current: &[(Sysctl, u64)]) -> Vec<(Sysctl, u64)> {
         let read =
             |sysctl| current.iter().find(|(known, _)| *known == sysctl).map(|(_, value)| *value);
-        plan(settings, cpus, read).into_iter().map(|write| (write.sysctl, write.value)).collect()
+        plan(settings, cpus, read)
     }
 
     #[test]

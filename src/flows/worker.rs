@@ -26,34 +26,16 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// # Errors
 /// If the system refuses to start a thread.
 pub fn spawn(
-    conntrack: Conntrack,
+    mut conntrack: Conntrack,
     report: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Sweeps> {
     let (sweeps, queue) = queue::channel();
-    let mut worker = Worker { conntrack, report, queue };
+    let run = move |family, sweep: &Sweep, is_permitted: &mut dyn FnMut(&Entry) -> bool| {
+        conntrack.sweep(family, sweep, is_permitted)
+    };
+    let mut worker = Worker { run, report, queue };
     std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
     Ok(sweeps)
-}
-
-/// The part of [`Conntrack`] that [`Worker`] uses, for tests without a kernel.
-trait Sweeper {
-    fn sweep(
-        &mut self,
-        family: Family,
-        sweep: &Sweep,
-        is_permitted: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Result<Report, Error>;
-}
-
-impl Sweeper for Conntrack {
-    fn sweep(
-        &mut self,
-        family: Family,
-        sweep: &Sweep,
-        is_permitted: &mut dyn FnMut(&Entry) -> bool,
-    ) -> Result<Report, Error> {
-        Conntrack::sweep(self, family, sweep, is_permitted)
-    }
 }
 
 /// The next sweep, and its time. The time now is an argument: nothing in here waits.
@@ -103,7 +85,8 @@ impl Schedule {
 }
 
 struct Worker<S, R> {
-    conntrack: S,
+    /// Runs a sweep of one family, as [`Conntrack::sweep`] does.
+    run: S,
     report: R,
     queue: Queue,
 }
@@ -117,7 +100,11 @@ enum Outcome {
     Failed,
 }
 
-impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
+impl<S, R> Worker<S, R>
+where
+    S: FnMut(Family, &Sweep, &mut dyn FnMut(&Entry) -> bool) -> Result<Report, Error>,
+    R: FnMut(Report),
+{
     fn run(&mut self) {
         let mut schedule = Schedule::default();
         loop {
@@ -145,7 +132,7 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
         let mut troubles = Vec::new();
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
             let is_permitted = &mut |entry: &Entry| self.queue.permits(entry);
-            outcome = outcome.max(match self.conntrack.sweep(family, sweep, is_permitted) {
+            outcome = outcome.max(match (self.run)(family, sweep, is_permitted) {
                 Ok(report) => {
                     let trouble = report.trouble();
                     (self.report)(report);
@@ -186,7 +173,6 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
 mod tests {
     use std::collections::BTreeSet;
     use std::net::IpAddr;
-    use std::sync::mpsc::{self, Sender};
 
     use nfnetlink::conntrack::Tuple;
     use shunt_core::model::{Backend, Protocol};
@@ -243,51 +229,35 @@ mod tests {
         assert_eq!(failing.due(), Some(at(3_500)));
     }
 
-    /// Announces a commit during a sweep, and notes whether a flow to its backend may stay. Then
-    /// fails, leaves entries and succeeds, as often as the test wants.
-    struct Script {
-        sweeps: Sweeps,
-        answers: Vec<Result<Option<(usize, Errno)>, Errno>>,
-        permitted: Sender<bool>,
-    }
-
-    impl Sweeper for Script {
-        fn sweep(
-            &mut self,
-            family: Family,
-            _: &Sweep,
-            is_permitted: &mut dyn FnMut(&Entry) -> bool,
-        ) -> Result<Report, Error> {
-            let (client, frontend) = (([192, 0, 2, 1], 40_000).into(), ([10, 96, 0, 2], 53).into());
-            let entry = Entry {
-                protocol: Protocol::Udp.number(),
-                original: Tuple { source: client, destination: frontend },
-                reply: Tuple { source: ([10, 96, 0, 2], 0).into(), destination: client },
-                zoned: false,
-                replied: false,
-                id: [0, 0, 0, 1],
-            };
-            let before = is_permitted(&entry);
-            self.sweeps.announce(|| sweep("10.96.0.2", 1, true));
-            self.permitted.send(!before && is_permitted(&entry)).expect("a test that listens");
-            let request = "list entries";
-            let refused = self.answers.remove(0);
-            let refused = refused.map_err(|errno| Error::Refused { request, errno })?;
-            Ok(Report { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
-        }
-    }
-
+    /// Each sweep announces a commit, whose flow may stay then. The first three fail or leave entries.
     #[test]
     fn trouble_is_known_until_a_sweep_succeeds_and_announced_flows_stay() {
         let (mut sweeps, queue) = queue::channel();
         let waiting = sweep("10.96.0.1", 1, true);
         sweeps.committed(waiting.clone());
         let unswept = sweeps.unswept();
-        let (permitted, told) = mpsc::channel();
-        let answers =
+        let mut answers =
             vec![Err(Errno::EPERM), Err(Errno::EINVAL), Ok(Some((3, Errno::EBUSY))), Ok(None)];
-        let conntrack = Script { sweeps, answers, permitted };
-        let mut worker = Worker { conntrack, report: |_| {}, queue };
+        let (client, frontend) = (([192, 0, 2, 1], 40_000).into(), ([10, 96, 0, 2], 53).into());
+        let entry = Entry {
+            protocol: Protocol::Udp.number(),
+            original: Tuple { source: client, destination: frontend },
+            reply: Tuple { source: ([10, 96, 0, 2], 0).into(), destination: client },
+            zoned: false,
+            replied: false,
+            id: [0, 0, 0, 1],
+        };
+        let mut is_first = true;
+        let run = |family, _: &Sweep, is_permitted: &mut dyn FnMut(&Entry) -> bool| {
+            assert_eq!(is_permitted(&entry), !std::mem::take(&mut is_first));
+            sweeps.announce(|| sweep("10.96.0.2", 1, true));
+            assert!(is_permitted(&entry), "the announced commit allows the flow");
+            let request = "list entries";
+            let refused = answers.remove(0);
+            let refused = refused.map_err(|errno| Error::Refused { request, errno })?;
+            Ok(Report { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
+        };
+        let mut worker = Worker { run, report: |_| {}, queue };
         worker.queue.next(None).expect("a sweep");
         for (outcome, is_overdue, trouble) in [
             (Outcome::Failed, true, Some("IPv4: the kernel refused")),
@@ -302,6 +272,5 @@ mod tests {
             let found = found.unwrap_or_default();
             assert!(found.starts_with(trouble.unwrap_or_default()), "{found}");
         }
-        assert!(told.try_recv().expect("a first sweep"), "the announced commit allows the flow");
     }
 }

@@ -12,3 +12,4 @@ pub mod presence;
 pub mod query;
 pub mod service_counters;
 pub mod status;
+pub mod unbound_ports;

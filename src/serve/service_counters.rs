@@ -15,7 +15,7 @@ use shunt_core::model::Protocol;
 use shunt_core::plan::{FrontendKey, Pools};
 
 use crate::dataplane::{both_pools, list_verdicts, look_up_verdicts};
-use crate::serve::metrics::{Extent, ServiceConnections, ServicePort};
+use crate::serve::metrics::ServiceConnections;
 
 /// The age up to which a reading is used again, for several clients that scrape.
 const FRESH: Duration = Duration::from_secs(1);
@@ -103,6 +103,15 @@ impl ServiceCounters {
         counters
     }
 
+    /// Returns the numbers, or `None` if the kernel cannot be read.
+    pub fn read(&mut self) -> Option<ServiceConnections> {
+        let is_read = self.refresh(Instant::now());
+        let ports = self.ports.iter();
+        let ports =
+            ports.map(|(label, Port { protocol, total })| (label.clone(), *protocol, *total));
+        is_read.then(|| ServiceConnections { ports: ports.collect(), omitted: self.omitted })
+    }
+
     /// Reads the kernel unless the last reading is fresh. Returns false if the kernel cannot be read.
     fn refresh(&mut self, now: Instant) -> bool {
         if self.read_at.is_some_and(|at| now.saturating_duration_since(at) < FRESH) {
@@ -160,26 +169,6 @@ impl ServiceCounters {
             ports.values_mut().for_each(|port| port.total = 0);
         }
         Ok(())
-    }
-}
-
-impl ServiceConnections for ServiceCounters {
-    fn read(&mut self) -> Option<Extent> {
-        let is_read = self.refresh(Instant::now());
-        is_read.then_some(Extent { ports: self.ports.len(), omitted: self.omitted })
-    }
-
-    fn each(&self, each: &mut dyn FnMut(ServicePort<'_>, u64)) {
-        for (label, Port { protocol, total }) in &self.ports {
-            let (namespace, rest) = label.split_once('/').unwrap_or_default();
-            let (service, port) = rest.split_once(':').unwrap_or((rest, ""));
-            let protocol = match protocol {
-                Protocol::Tcp => "TCP",
-                Protocol::Udp => "UDP",
-                Protocol::Sctp => "SCTP",
-            };
-            each(ServicePort { namespace, service, port, protocol }, *total);
-        }
     }
 }
 

@@ -10,13 +10,9 @@ use shunt_core::plan::FrontendKey;
 /// The index of the loopback interface in each network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// The node ports in use.
+/// The node ports in use, each with its Service: of two that claim one, the Service that has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodePorts {
-    /// Of two Services that claim one, the Service that has it.
-    services: BTreeMap<FrontendKey, ObjectName>,
-    protocols: BTreeSet<Protocol>,
-}
+pub struct NodePorts(pub(crate) BTreeMap<FrontendKey, ObjectName>);
 
 impl NodePorts {
     /// Returns the node ports of all Services.
@@ -37,32 +33,18 @@ impl NodePorts {
             }
         }
         let claims = claims.into_iter().map(|(key, (_, service))| (key, service.clone()));
-        claims.collect()
+        NodePorts(claims.collect())
     }
 
     /// Returns the protocols with at least one node port.
     #[must_use]
-    pub fn protocols(&self) -> &BTreeSet<Protocol> {
-        &self.protocols
+    pub fn protocols(&self) -> BTreeSet<Protocol> {
+        self.0.keys().map(FrontendKey::protocol).collect()
     }
 }
 
-impl FromIterator<(FrontendKey, ObjectName)> for NodePorts {
-    fn from_iter<T: IntoIterator<Item = (FrontendKey, ObjectName)>>(claims: T) -> NodePorts {
-        let services: BTreeMap<_, _> = claims.into_iter().collect();
-        let protocols = services.keys().map(FrontendKey::protocol).collect();
-        NodePorts { services, protocols }
-    }
-}
-
-/// The sockets that listen on one node port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TakenSockets {
-    /// The Service of the node port.
-    pub(super) service: ObjectName,
-    /// The sockets.
-    pub(super) sockets: Vec<WaitingSocket>,
-}
+/// The Service of a node port, and the sockets that listen there.
+pub(super) type TakenSockets = (ObjectName, Vec<WaitingSocket>);
 
 /// Returns the node ports on which sockets listen at an address with node ports. `addresses` are
 /// those addresses; loopback has no node ports.
@@ -76,7 +58,7 @@ pub(super) fn taken_sockets(
     for (protocol, socket) in sockets {
         let in_the_way = Family::ALL.into_iter().find_map(|family| {
             let key = FrontendKey::NodePort(family, protocol, socket.port);
-            let service = node_ports.services.get(&key)?;
+            let service = node_ports.0.get(&key)?;
             let is_covered = |address: &IpAddr| {
                 Family::of(*address) == family && !address.is_loopback() && socket.accepts(*address)
             };
@@ -86,9 +68,7 @@ pub(super) fn taken_sockets(
         });
         if let Some(service) = in_the_way {
             let port = taken.entry((protocol, socket.port));
-            let port = port
-                .or_insert_with(|| TakenSockets { service: service.clone(), sockets: Vec::new() });
-            port.sockets.push(socket);
+            port.or_insert_with(|| (service.clone(), Vec::new())).1.push(socket);
         }
     }
     taken
@@ -107,7 +87,7 @@ mod tests {
 
     fn node_ports(keys: &[(Family, Protocol, u16)]) -> NodePorts {
         let key = |(family, protocol, port): &_| FrontendKey::NodePort(*family, *protocol, *port);
-        keys.iter().map(|it| (key(it), ObjectName::new("shop", "web"))).collect()
+        NodePorts(keys.iter().map(|it| (key(it), ObjectName::new("shop", "web"))).collect())
     }
 
     fn socket(address: &str) -> WaitingSocket {
@@ -177,7 +157,7 @@ mod tests {
         }
         let found = NodePorts::of(&store);
         let expected = (FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080), service(2).name);
-        assert_eq!(found, [expected].into_iter().collect());
-        assert_eq!(found.protocols(), &[Protocol::Tcp].into());
+        assert_eq!(found, NodePorts([expected].into()));
+        assert_eq!(found.protocols(), [Protocol::Tcp].into());
     }
 }

@@ -40,15 +40,15 @@ pub fn taken_now(
     node_ports: &NodePorts,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<Vec<TakenPort>, Error> {
-    let found = taken_sockets(list_sockets(node_ports.protocols())?, node_ports, addresses);
-    let sockets = found.values().flat_map(|taken| &taken.sockets);
+    let found = taken_sockets(list_sockets(&node_ports.protocols())?, node_ports, addresses);
+    let sockets = found.values().flat_map(|(_, sockets)| sockets);
     let owners = owners(&sockets.map(|socket| socket.inode).collect());
     let own = std::process::id();
-    let taken = found.into_iter().filter_map(|(key, mut taken)| {
+    let taken = found.into_iter().filter_map(|(key, (service, mut sockets))| {
         let is_own = |inode| owners.get(&inode).is_some_and(|owner| owner.process == own);
-        taken.sockets.retain(|socket| !is_own(socket.inode));
+        sockets.retain(|socket| !is_own(socket.inode));
         let owner = |inode| owners.get(&inode).cloned();
-        (!taken.sockets.is_empty()).then(|| TakenPort::new(key, taken, owner))
+        (!sockets.is_empty()).then(|| TakenPort::new(key, (service, sockets), owner))
     });
     Ok(taken.collect())
 }

@@ -67,16 +67,16 @@ impl TakenPort {
     /// Describes the sockets on a node port, with the visible process of each.
     pub(super) fn new(
         (protocol, port): (Protocol, u16),
-        taken: TakenSockets,
+        (service, sockets): TakenSockets,
         owner: impl Fn(u32) -> Option<Process>,
     ) -> TakenPort {
-        let inodes = taken.sockets.iter().map(|socket| socket.inode);
+        let inodes = sockets.iter().map(|socket| socket.inode);
         TakenPort {
             protocol: protocol_name(protocol),
             port,
-            service: taken.service.to_string(),
+            service: service.to_string(),
             processes: inodes.filter_map(owner).collect(),
-            addresses: taken.sockets.into_iter().map(|socket| socket.address).collect(),
+            addresses: sockets.into_iter().map(|socket| socket.address).collect(),
         }
     }
 

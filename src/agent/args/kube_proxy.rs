@@ -12,106 +12,71 @@ const HONOURED: &str = "Flags of kube-proxy (most have no effect with --config)"
 const IDLE: &str = "Flags of kube-proxy, accepted without effect";
 
 /// The flags that set fields of the configuration. With `--config`, most of them have no effect.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
 pub struct Settings {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON.
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The flags on the command line, in their order.
-    pub flags: Flags,
-}
-
-/// The flags for logging. They take effect with a configuration file, too.
-#[derive(Debug, Clone, Default)]
-pub struct Logging {
-    /// The flags on the command line, in their order.
-    pub flags: Flags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub given: GivenFlags<false>,
 }
 
 impl Settings {
     /// Returns true if the command line has one of these flags.
     #[must_use]
     pub fn is_given(&self) -> bool {
-        self.config.is_some() || !self.flags.is_empty()
+        self.config.is_some() || !self.given.flags.is_empty()
     }
 }
 
-impl Args for Settings {
-    fn augment_args(command: Command) -> Command {
-        let config = Arg::new("config")
-            .long("config")
-            .value_name("FILE")
-            .value_parser(clap::value_parser!(PathBuf))
-            .help("A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON");
-        with_flags(command.arg(config), |flag| !flag.is_logging)
-    }
+/// The flags for logging. They take effect with a configuration file, too.
+pub type Logging = GivenFlags<true>;
 
-    fn augment_args_for_update(command: Command) -> Command {
-        Settings::augment_args(command)
-    }
-}
-
-impl FromArgMatches for Settings {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, clap::Error> {
-        let config = matches.get_one::<PathBuf>("config").cloned();
-        Ok(Settings { config, flags: given(matches, |flag| !flag.is_logging) })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Settings::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Args for Logging {
-    fn augment_args(command: Command) -> Command {
-        with_flags(command, |flag| flag.is_logging)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Logging::augment_args(command)
-    }
-}
-
-impl FromArgMatches for Logging {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Logging, clap::Error> {
-        Ok(Logging { flags: given(matches, |flag| flag.is_logging) })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Logging::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-/// The flags for logging in a command for interactive use: accepted, but hidden from `--help`.
+/// The flags for logging, or all others.
 #[derive(Debug, Clone, Default)]
-pub struct HiddenLogging(pub Logging);
+pub struct GivenFlags<const LOGGING: bool> {
+    /// The flags on the command line, in their order.
+    pub flags: Flags,
+}
 
-impl Args for HiddenLogging {
+impl<const LOGGING: bool> GivenFlags<LOGGING> {
+    fn all() -> impl Iterator<Item = &'static Flag> {
+        Flag::all().filter(|flag| flag.is_logging == LOGGING)
+    }
+}
+
+impl<const LOGGING: bool> Args for GivenFlags<LOGGING> {
     fn augment_args(command: Command) -> Command {
-        let flags = Flag::all().filter(|flag| flag.is_logging);
-        flags.fold(command, |command, flag| command.arg(argument(flag).hide(true)))
+        Self::all().fold(command, |command, flag| command.arg(argument(flag)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        HiddenLogging::augment_args(command)
+        Self::augment_args(command)
     }
 }
 
-impl FromArgMatches for HiddenLogging {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<HiddenLogging, clap::Error> {
-        Logging::from_arg_matches(matches).map(HiddenLogging)
+impl<const LOGGING: bool> FromArgMatches for GivenFlags<LOGGING> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Flags::default();
+        for flag in Self::all() {
+            let values = matches.get_many::<String>(flag.name);
+            values.into_iter().flatten().for_each(|value| flags.push(flag, value));
+        }
+        Ok(GivenFlags { flags })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
-fn with_flags(command: Command, wanted: impl Fn(&Flag) -> bool) -> Command {
-    Flag::all()
-        .filter(|flag| wanted(flag))
-        .fold(command, |command, flag| command.arg(argument(flag)))
+/// Hides the flags for logging from the `--help` of a command for interactive use.
+pub fn without_logging(argument: Arg) -> Arg {
+    let is_logging = Flag::named(argument.get_id().as_str()).is_some_and(|flag| flag.is_logging);
+    argument.hide(is_logging)
 }
 
 fn argument(flag: &'static Flag) -> Arg {
@@ -142,15 +107,6 @@ fn argument(flag: &'static Flag) -> Arg {
         None if flag.is_own => argument.help(flag.help.trim_end_matches('.')),
         None => argument.help(flag.help.trim_end_matches('.')).help_heading(HONOURED),
     }
-}
-
-fn given(matches: &ArgMatches, wanted: impl Fn(&Flag) -> bool) -> Flags {
-    let mut flags = Flags::default();
-    for flag in Flag::all().filter(|flag| wanted(flag)) {
-        let values = matches.get_many::<String>(flag.name);
-        values.into_iter().flatten().for_each(|value| flags.push(flag, value));
-    }
-    flags
 }
 
 /// Returns the words of a command line as kube-proxy reads them: `--cluster_cidr` is

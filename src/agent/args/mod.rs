@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::parse_bool;
-use crate::config::raw::GoDuration;
+use crate::config::{GoDuration, parse_bool};
 
-pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use kube_proxy::{Logging, Settings, normalized, without_logging};
 
 /// Arguments of `shunt run`.
 #[derive(Debug, Clone, Args)]

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::agent::args::{HiddenLogging, Logging, Run, Settings};
+use crate::agent::args::{Logging, Run, Settings, without_logging};
 
 pub use check::Check;
 pub use diff::Diff;
@@ -77,7 +77,7 @@ pub struct Render {
 
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
-#[command(mut_arg("v", |v| {
+#[command(mut_args(without_logging), mut_arg("v", |v| {
     v.hide(false)
         .help_heading(None::<&str>)
         .num_args(0..=1)
@@ -98,7 +98,7 @@ pub struct Status {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: HiddenLogging,
+    pub logging: Logging,
 }
 
 /// The output format of a command.
@@ -112,6 +112,7 @@ pub enum Format {
 
 /// Arguments of `shunt cleanup`.
 #[derive(Debug, Args)]
+#[command(mut_args(without_logging))]
 pub struct Cleanup {
     /// Also remove the leftovers of kube-proxy: its nftables tables, its chains in the tables of
     /// iptables-nft, and the services and the interface of its IPVS mode.
@@ -125,7 +126,7 @@ pub struct Cleanup {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: HiddenLogging,
+    pub logging: Logging,
 }
 
 #[cfg(test)]
@@ -180,7 +181,7 @@ mod tests {
         ] {
             let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
             let Command::Status(status) = parsed.command else { panic!("{words}") };
-            assert_eq!(status.logging.0.flags.last("v"), level, "{words}");
+            assert_eq!(status.logging.flags.last("v"), level, "{words}");
             assert_eq!(status.output, output, "{words}");
         }
     }

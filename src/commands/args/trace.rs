@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use shunt_core::model::Protocol;
 
-use super::{Destination, Format, HiddenLogging};
-use crate::config::raw::GoDuration;
+use super::{Destination, Format, Logging, without_logging};
+use crate::config::GoDuration;
 
 /// Arguments of `shunt trace`.
 #[derive(Debug, Args)]
+#[command(mut_args(without_logging))]
 pub struct Trace {
     /// Trace packets to this destination, as the client sends them; the protocol is tcp, udp or
     /// sctp.
@@ -35,7 +36,7 @@ pub struct Trace {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: HiddenLogging,
+    pub logging: Logging,
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

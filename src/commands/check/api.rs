@@ -42,7 +42,7 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
         Api::Unusable(error) => {
             let remedy = "correct the kubeconfig, --master or the Pod's service account";
             let mut lines = vec![Line::fail(server_name, error, remedy)];
-            lines.extend(skip(&NAMES[1..], "the API server was not asked"));
+            lines.extend(skip(&NAMES[1..], UNASKED));
             return lines;
         }
         Api::Asked { server, host, pod_variable, inspection } => {
@@ -64,8 +64,7 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
         Refused::Forbidden { .. } | Refused::Other(_) => None,
     });
     let is_lost = lost.is_some();
-    let mut lines =
-        vec![lost.unwrap_or_else(|| Line::ok(server_name, format!("{server} answers")))];
+    let unasked = |name| Line::skip(name, UNASKED);
     let cluster_ip = cluster_ip(host, pod_variable.as_deref(), inspection, node_context);
     let address = match cluster_ip {
         Some(what) => Line::fail(
@@ -77,16 +76,9 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
         None if is_lost => Line::skip(address_name, "the ClusterIPs are not known"),
         None => Line::ok(address_name, format!("{host} is no ClusterIP")),
     };
-    if is_lost {
-        lines.extend(skip(&[permissions_name], "the API server was not asked"));
-        lines.push(address);
-        lines.extend(skip(&[node_name], "the API server was not asked"));
-        return lines;
-    }
-    lines.push(permissions(inspection));
-    lines.push(address);
     let is_refused = inspection.refused.iter().any(|(kind, _)| *kind == Kind::Node);
-    lines.push(match &node_context.node {
+    let node = match &node_context.node {
+        _ if is_lost => unasked(node_name),
         Some(_) => Line::ok(node_name, format!("the Node {} exists", node_context.node_name)),
         None if is_refused => Line::skip(node_name, "the Node cannot be listed"),
         None => Line::warn(
@@ -95,9 +87,16 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
             "set hostnameOverride or --hostname-override to the name of the Node, or register it; \
              until then /healthz answers 503, and a new node has no node ports",
         ),
-    });
-    lines
+    };
+    let permissions = match is_lost {
+        true => unasked(permissions_name),
+        false => permissions(inspection),
+    };
+    let server = lost.unwrap_or_else(|| Line::ok(server_name, format!("{server} answers")));
+    vec![server, permissions, address, node]
 }
+
+const UNASKED: &str = "the API server was not asked";
 
 fn permissions(inspection: &Inspection) -> Line {
     let [_, name, ..] = NAMES;

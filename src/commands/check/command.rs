@@ -4,18 +4,19 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use shunt_core::model::Change;
+use shunt_core::plan::Options;
 
-use super::{Api, Inputs, Settings, check as run_checks};
+use super::{Api, check as run_checks};
 use crate::agent::args::Run;
-use crate::agent::health::families;
 use crate::agent::settings::{Effective, Unusable, load};
 use crate::agent::sources::runtime;
 use crate::agent::{Failure, logging, netns};
-use crate::commands::args::{Arguments, Check, Format};
+use crate::commands::PROBLEMS;
+use crate::commands::args::{Arguments, Check};
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::serve::query::Selection;
-use crate::serve::query::{Objects, ask_objects};
+use crate::serve::query::ask_objects;
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::Locations;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -52,12 +53,14 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
         None => (Api::NotAsked("the configuration is invalid".to_owned()), Vec::new()),
         Some(effective) => objects(arguments, effective, dialer)?,
     };
-    let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
-    crate::commands::print(&match arguments.output {
-        Format::Text => crate::commands::wrap::for_terminal(report.to_string()),
-        Format::Json => crate::commands::json(&report)?,
-    })?;
-    if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
+    let options = match (running, &effective) {
+        (Some(running), _) => running.options,
+        (None, Some(effective)) => effective.options(),
+        (None, None) => Options::default(),
+    };
+    let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
+    crate::commands::output(arguments.output, &report)?;
+    if report.has_failures() { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
 }
 
 /// Returns the settings unless they are invalid, and their problems.
@@ -75,31 +78,6 @@ fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> 
         Ok((effective, problems)) => Ok((Some(effective), problems)),
         Err(Unusable::Values(problems)) => Ok((None, problems)),
         Err(Unusable::Other(error)) => Err(error.into()),
-    }
-}
-
-fn inputs(
-    arguments: &Check,
-    effective: Option<Effective>,
-    running: Option<Objects>,
-    problems: Vec<Diagnostic>,
-    api: Api,
-    objects: Vec<Change>,
-) -> Inputs {
-    let settings = effective.map(|effective| Settings {
-        options: running.map_or_else(|| effective.options(), |running| running.options),
-        localhost_node_ports: effective.full.iptables.localhost_node_ports.unwrap_or(true),
-        node_name: effective.node_name,
-        config: effective.config,
-    });
-    Inputs {
-        settings,
-        problems,
-        api,
-        objects,
-        net_sysctls: arguments.run.net_sysctls.clone(),
-        own_tables: arguments.run.own_tables,
-        families: families(),
     }
 }
 

@@ -25,14 +25,15 @@ mod privileges;
 mod routing;
 
 use std::fmt::{self, Display, Formatter};
-use std::path::PathBuf;
 
 use nfnetlink::route::links;
 use serde::Serialize;
-use shunt_core::model::{Change, Dirty, Family, Store};
+use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{NodeContext, Options};
 
-use crate::config::Config;
+use crate::agent::args::Run;
+use crate::agent::health::families;
+use crate::agent::settings::Effective;
 use crate::serve::escape;
 use crate::source::interfaces::interface_addresses;
 use crate::source::spanned_yaml::Diagnostic;
@@ -132,70 +133,46 @@ impl Display for Report {
     }
 }
 
-/// The valid configuration, in the parts that a check uses.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The configuration in force.
-    pub config: Config,
-    /// The options of the plan.
-    pub options: Options,
-    /// The name of the Node.
-    pub node_name: String,
-    /// `iptables.localhostNodePorts`, by which kube-proxy answers on 127.0.0.1.
-    pub localhost_node_ports: bool,
-}
-
-/// The inputs of a check.
-pub struct Inputs {
-    /// The configuration, unless it is invalid.
-    pub settings: Option<Settings>,
-    /// The problems of the configuration.
-    pub problems: Vec<Diagnostic>,
-    /// What the API server said, or why it was not asked.
-    pub api: Api,
-    /// The objects that concern the node: the Node itself, ServiceCIDRs.
-    pub objects: Vec<Change>,
-    /// The value of `--net-sysctls`.
-    pub net_sysctls: PathBuf,
-    /// The value of `--own-tables`.
-    pub own_tables: bool,
-    /// The IP families of the network namespace.
-    pub families: Vec<Family>,
-}
-
 /// Checks this thread's network namespace.
-#[must_use]
-pub fn check(inputs: Inputs) -> Report {
-    let Inputs { settings, problems, api, objects, net_sysctls, own_tables, families } = inputs;
-    let options = settings.as_ref().map(|settings| settings.options.clone()).unwrap_or_default();
-    let node_name = settings.as_ref().map_or("", |settings| settings.node_name.as_str());
+///
+/// `effective` is the configuration unless it is invalid, with its `problems`, and `options` are those
+/// of the plan. `api` is what the API server said, and `objects` are those that concern the node.
+fn check(
+    run: &Run,
+    effective: Option<&Effective>,
+    options: &Options,
+    problems: &[Diagnostic],
+    api: &Api,
+    objects: Vec<Change>,
+) -> Report {
+    let node_name = effective.map_or("", |effective| &effective.node_name);
     let mut store = Store::new();
     let addresses = interface_addresses();
     let addresses_error = addresses.as_ref().err().map(ToString::to_string);
     for change in objects.into_iter().chain(addresses.ok()) {
         store.apply(change, &mut Dirty::default());
     }
-    let node_context = NodeContext::of(&store, &options, node_name);
+    let node_context = NodeContext::of(&store, options, node_name);
     let links = links().map_err(|error| error.to_string());
     let others = others::Facts::gather(&links);
 
-    let mut lines = vec![configuration::judge(settings.is_some(), &problems)];
+    let mut lines = vec![configuration::judge(effective.is_some(), problems)];
     lines.extend(privileges::check(&links));
-    lines.extend(kernel::judge(&kernel::Facts::gather(&node_context, families, own_tables)));
+    lines.extend(kernel::judge(&kernel::Facts::gather(&node_context, families(), run.own_tables)));
     lines.extend(others::judge(&others));
     lines.push(forward_policy::judge(&forward_policy::Facts::gather()));
     lines.extend(routing::check(&links, &node_context));
-    let Some(settings) = settings else {
+    let Some(Effective { config, full, .. }) = effective else {
         let names = ports::NAMES.iter().chain(&conntrack::NAMES).chain(&api::NAMES);
         let names =
             names.chain([&node_ports::NAME, &node_port_listeners::NAME, &local_traffic::NAME]);
         lines.extend(names.map(|name| Line::skip(name, "the configuration is invalid")));
         return Report(lines);
     };
-    lines.extend(ports::judge(&ports::Facts::gather(&settings.config, &others)));
-    let conntrack = conntrack::Facts::gather(&settings.config.conntrack, &net_sysctls);
+    lines.extend(ports::judge(&ports::Facts::gather(config, &others)));
+    let conntrack = conntrack::Facts::gather(&config.conntrack, &run.net_sysctls);
     lines.extend(conntrack::judge(&conntrack));
-    lines.extend(api::judge(&api, &node_context));
+    lines.extend(api::judge(api, &node_context));
     let has_node = store.last_known_node().is_some();
     lines.push(match addresses_error {
         Some(error) => Line::skip(node_ports::NAME, format!("the addresses are unknown: {error}")),
@@ -203,7 +180,8 @@ pub fn check(inputs: Inputs) -> Report {
             &node_context,
             has_node,
             others.kube_proxy.as_ref().ok(),
-            settings.localhost_node_ports,
+            // kube-proxy answers on 127.0.0.1 by it.
+            full.is("iptables.localhostNodePorts", true),
         ),
     });
     lines.push(node_port_listeners::check(&store, &node_context, &others));

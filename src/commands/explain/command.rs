@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use shunt_core::explain::{Code, Finding};
-use shunt_core::model::{Family, ObjectName, Store};
-use shunt_core::plan::{Desired, FrontendKey};
+use shunt_core::model::{Family, ObjectName};
+use shunt_core::plan::FrontendKey;
 
-use super::report::{FindingReport, ServiceExplanation};
+use super::report::ServiceExplanation;
 use super::{
-    Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
+    Client, Explanation, Facts, Probe, Subject, Verdict, Way, explain as explain_packet,
     of_service, packet,
 };
 use crate::agent::Failure;
 use crate::agent::kernel_errors;
-use crate::commands::args::{Destination, Explain, Format};
-use crate::commands::objects::{From, Reader};
-use crate::commands::print;
+use crate::commands::args::{Destination, Explain};
+use crate::commands::objects::{From, Reader, place};
+use crate::commands::output;
 use crate::dataplane::KernelTables;
-use crate::serve::query::{Excerpt, Objects, Selection};
+use crate::serve::query::{Excerpt, Selection};
 
 /// How often a difference between plan and kernel is looked at again: the agent may have committed
 /// between the two readings.
@@ -30,90 +30,35 @@ const DIFFERENCES: usize = 2;
 /// The pause between two readings of the objects: the agent's answers follow a commit at once.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// What a question is about.
+enum About<'a> {
+    /// A Service, or those of its ports that have this name or number.
+    Service(ObjectName, Option<&'a str>),
+    Destination(Destination),
+}
+
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     let Explain { manifests, with, settings, logging, .. } = arguments;
     let reader = From { manifests, with, settings, logging, is_offline: true }.start()?;
-    let (text, verdict) = match (&arguments.service, arguments.to) {
-        (Some(service), _) => {
-            let explanation = of_name(arguments, &reader, service)?;
-            let verdict = explanation.verdict;
-            (output(arguments.output, &explanation)?, verdict)
-        }
-        (None, Some(to)) => {
-            let explanation = of_destination(arguments, &reader, to)?;
-            let verdict = explanation.verdict;
-            (output(arguments.output, &explanation)?, verdict)
-        }
+    let about = match (&arguments.service, arguments.to) {
+        (Some(service), _) => service_name(service)?,
+        (None, Some(to)) => About::Destination(to),
         (None, None) => return Err(anyhow!("give a Service or --to").into()),
     };
-    print(&text)?;
-    match verdict.exit_status() {
+    let mut explanation = settled(arguments, &reader, &about)?;
+    if arguments.probe {
+        explanation.frontends.iter_mut().try_for_each(|frontend| probe(arguments, frontend))?;
+        explanation.judge();
+    }
+    match (&about, &explanation.frontends[..]) {
+        (About::Destination(_), [only]) => output(arguments.output, only)?,
+        _ => output(arguments.output, &explanation)?,
+    }
+    match explanation.verdict.exit_status() {
         0 => Ok(()),
         code => Err(Failure::Result(code)),
     }
-}
-
-fn output<T: serde::Serialize + std::fmt::Display>(
-    format: Format,
-    explanation: &T,
-) -> anyhow::Result<String> {
-    Ok(match format {
-        Format::Text => crate::commands::wrap::for_terminal(explanation.to_string()),
-        Format::Json => crate::commands::json(explanation)?,
-    })
-}
-
-fn of_destination(
-    arguments: &Explain,
-    reader: &Reader,
-    to: Destination,
-) -> Result<Explanation, Failure> {
-    let selection = Selection::Address { address: to.address, port: to.port };
-    let mut explanation = settled(
-        reader,
-        &selection,
-        |explanation: &Explanation| explanation.has("kernel-differs"),
-        Explanation::forget_difference,
-        |objects| {
-            let (store, desired) = objects.planned();
-            Asked { arguments, reader, objects, store: &store, desired: &desired }.explain(to)
-        },
-    )?;
-    if arguments.probe {
-        probe(arguments, &mut explanation)?;
-    }
-    Ok(explanation)
-}
-
-fn of_name(
-    arguments: &Explain,
-    reader: &Reader,
-    text: &str,
-) -> Result<ServiceExplanation, Failure> {
-    let (name, port) = service_name(text)?;
-    let mut explanation = settled(
-        reader,
-        &Selection::Service(name.clone()),
-        |explanation: &ServiceExplanation| {
-            explanation.frontends.iter().any(|frontend| frontend.has("kernel-differs"))
-        },
-        |explanation| {
-            explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
-        },
-        |objects| {
-            let (store, desired) = objects.planned();
-            let asked = Asked { arguments, reader, objects, store: &store, desired: &desired };
-            asked.explain_service(&name, port)
-        },
-    )?;
-    if arguments.probe {
-        let frontends = &mut explanation.frontends;
-        frontends.iter_mut().try_for_each(|frontend| probe(arguments, frontend))?;
-        let worst = frontends.iter().map(|frontend| frontend.verdict).max();
-        explanation.verdict = worst.unwrap_or(explanation.verdict);
-    }
-    Ok(explanation)
 }
 
 /// Sends the packet of an explanation, once, and adds the result.
@@ -136,30 +81,47 @@ fn client(arguments: &Explain, to: IpAddr) -> Result<Client, Failure> {
 
 /// Repeats an explanation until plan and kernel agree, or differ although the objects stay the same.
 /// Where the objects keep changing, the difference is forgotten: it may be none.
-fn settled<T>(
+fn settled(
+    arguments: &Explain,
     reader: &Reader,
-    selection: &Selection,
-    differs: impl Fn(&T) -> bool,
-    forget: impl Fn(&mut T),
-    explain: impl Fn(&Objects) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let mut objects = reader.read(selection)?;
+    about: &About<'_>,
+) -> Result<ServiceExplanation, Failure> {
+    let selection = match about {
+        About::Service(name, _) => Selection::Service(name.clone()),
+        About::Destination(to) => Selection::Address { address: to.address, port: to.port },
+    };
+    let mut objects = reader.read(&selection)?;
     let mut differences = 0;
     let mut attempts = 0;
     loop {
-        let mut explanation = explain(&objects)?;
+        let (store, desired) = objects.planned();
+        let status = reader.is_agent().then_some(&objects.status);
+        let subject = Subject { store: &store, desired: &desired, status };
+        let asked = Asked { arguments, subject };
+        let mut explanation = match about {
+            About::Service(name, port) => asked.explain_service(name, *port)?,
+            About::Destination(to) => {
+                let explanation = asked.explain(*to)?;
+                ServiceExplanation {
+                    service: String::new(),
+                    verdict: explanation.verdict,
+                    findings: Vec::new(),
+                    frontends: vec![explanation],
+                }
+            }
+        };
         attempts += 1;
-        if !differs(&explanation) {
+        if !explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers)) {
             return Ok(explanation);
         }
         std::thread::sleep(PAUSE);
-        let before = std::mem::replace(&mut objects, reader.read(selection)?);
+        let before = std::mem::replace(&mut objects, reader.read(&selection)?);
         differences = if is_same(&before.excerpt, &objects.excerpt) { differences + 1 } else { 0 };
         if differences == DIFFERENCES {
             return Ok(explanation);
         }
         if attempts == ATTEMPTS {
-            forget(&mut explanation);
+            explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
             return Ok(explanation);
         }
     }
@@ -175,14 +137,14 @@ fn is_same(one: &Excerpt, other: &Excerpt) -> bool {
 }
 
 /// Splits `namespace/name:port`.
-fn service_name(text: &str) -> anyhow::Result<(ObjectName, Option<&str>)> {
+fn service_name(text: &str) -> anyhow::Result<About<'_>> {
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
     };
     match name.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok((ObjectName::new(namespace, name), port))
+            Ok(About::Service(ObjectName::new(namespace, name), port))
         }
         _ => Err(anyhow!(
             "\"{text}\" is not the name of a Service: write NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
@@ -191,36 +153,25 @@ fn service_name(text: &str) -> anyhow::Result<(ObjectName, Option<&str>)> {
     }
 }
 
-/// What a question is about.
+/// A question with the objects that answer it.
 struct Asked<'a> {
     arguments: &'a Explain,
-    reader: &'a Reader,
-    objects: &'a Objects,
-    store: &'a Store,
-    desired: &'a Desired,
+    subject: Subject<'a>,
 }
 
 impl Asked<'_> {
-    fn subject(&self) -> Subject<'_> {
-        Subject {
-            store: self.store,
-            desired: self.desired,
-            status: self.reader.is_agent().then_some(&self.objects.status),
-        }
-    }
-
     fn explain(&self, to: Destination) -> Result<Explanation, Failure> {
-        let subject = self.subject();
-        if !self.reader.is_agent() {
-            let context = self.desired.node_context();
+        let subject = &self.subject;
+        if subject.status.is_none() {
+            let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let client = Client::assumed(self.arguments.from, node, to.address);
             let packet = packet(&client, to.address, to.protocol, to.port);
-            return Ok(explain_packet(&packet, &subject, None, &Facts::default()));
+            return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
         let client = client(self.arguments, to.address)?;
         let packet = packet(&client, to.address, to.protocol, to.port);
-        let context = self.desired.node_context().context("the agent has no plan yet")?;
+        let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables = KernelTables::open(context, Family::of(to.address))
             .map_err(|error| kernel_errors::explain(&error))?;
         let way =
@@ -228,13 +179,13 @@ impl Asked<'_> {
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
-        Ok(explain_packet(&packet, &subject, Some(&way), &facts))
+        Ok(explain_packet(&packet, subject, Some(&way), &facts))
     }
 
     /// Returns the frontend with the counter of this packet.
     fn frontend(&self, packet: &shunt_core::explain::Packet) -> Option<FrontendKey> {
         let keys = [packet.address_key(), packet.node_port_key()];
-        keys.into_iter().flatten().find(|key| self.desired.frontend(*key).is_some())
+        keys.into_iter().flatten().find(|key| self.subject.desired.frontend(*key).is_some())
     }
 
     fn explain_service(
@@ -242,9 +193,9 @@ impl Asked<'_> {
         name: &ObjectName,
         port: Option<&str>,
     ) -> Result<ServiceExplanation, Failure> {
-        let OfService { frontends, mut findings } = of_service(name, port, &self.subject());
+        let (frontends, mut findings) = of_service(name, port, &self.subject);
         if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
-            let service = self.store.service(name);
+            let service = self.subject.store.service(name);
             let ports = service.map(|service| {
                 let ports = service.ports.iter();
                 ports.map(|port| format!("{} ({})", port.name, port.port)).collect::<Vec<_>>()
@@ -268,9 +219,7 @@ impl Asked<'_> {
         let several = frontends.len() > 1;
         let mut explanations = Vec::new();
         for (key, address) in frontends.into_iter().filter(|(_, address)| fits(address)) {
-            let port = match key {
-                FrontendKey::Address(_, _, port) | FrontendKey::NodePort(_, _, port) => port,
-            };
+            let (_, port) = place(key);
             let protocol = key.protocol().number();
             match self.explain(Destination { address, port, protocol }) {
                 Ok(explanation) => explanations.push(explanation),
@@ -284,11 +233,10 @@ impl Asked<'_> {
         let is_partial = findings.iter().any(|finding| finding.code == Code::NotExplained);
         let verdicts = explanations.iter().map(|explanation| explanation.verdict);
         let worst = verdicts.chain(is_partial.then_some(Verdict::Unknown)).max();
-        let finding = |Finding { code, text }| FindingReport { code: code.as_str(), text };
         Ok(ServiceExplanation {
             service: name.to_string(),
             verdict: worst.unwrap_or(Verdict::NotAService),
-            findings: findings.into_iter().map(finding).collect(),
+            findings,
             frontends: explanations,
         })
     }

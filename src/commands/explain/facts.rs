@@ -9,7 +9,7 @@ use nfnetlink::route::{
     route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Choice, Packet, Tables};
+use shunt_core::explain::{Choice, Code, Finding, Packet, Tables};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::FrontendKey;
 
@@ -151,6 +151,20 @@ pub enum Passing {
     MayTranslate(String),
 }
 
+impl Passing {
+    /// Returns the finding that another program does that to `what`, unless all let it pass.
+    pub(super) fn finding(&self, what: &str) -> Option<Finding> {
+        let (does, by, code) = match self {
+            Passing::Passes => return None,
+            Passing::Drops(by) => ("drops", by, Code::ForeignDrop),
+            Passing::Rejects(by) => ("rejects", by, Code::ForeignDrop),
+            Passing::May(by) => ("may drop", by, Code::ForeignDropPossible),
+            Passing::MayTranslate(by) => ("may translate", by, Code::ForeignTranslationPossible),
+        };
+        Some(Finding::new(code, format!("another program {does} {what}: {by}")))
+    }
+}
+
 impl Facts {
     /// Reads what the kernel says. `frontend` is the frontend of the packet, and `mark` the packet
     /// mark that asks for masquerading.
@@ -271,9 +285,8 @@ fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
 
 fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &[Link]) -> Reach {
     let input = match &client.origin {
+        Origin::Interface(interface) => interface.as_ref().map(|interface| interface.index),
         Origin::Node => None,
-        Origin::Interface(Some(interface)) => Some(interface.index),
-        Origin::Interface(None) => None,
     };
     let is_own = client.origin == Origin::Node;
     // Without the interface of arrival, the kernel can judge only packets of the node.

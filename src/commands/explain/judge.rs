@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use serde::Serialize;
 use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
@@ -14,7 +15,8 @@ use crate::serve::status::{Source, Status};
 const LATE: f64 = 2.0;
 
 /// What becomes of a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// An endpoint gets it.
     Delivered,
@@ -29,18 +31,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the word in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Delivered => "delivered",
-            Verdict::Refused => "refused",
-            Verdict::Dropped => "dropped",
-            Verdict::NotAService => "not-a-service",
-            Verdict::Unknown => "unknown",
-        }
-    }
-
     /// Returns the exit status of the command.
     #[must_use]
     pub fn exit_status(self) -> u8 {
@@ -175,35 +165,21 @@ fn full_table(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> V
 
 /// Returns the verdict with regard to other programs' chains before shunt's rules.
 fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
+    let Some(finding) = facts.before.finding("the packet before shunt's rules") else {
+        return verdict;
+    };
     let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
-    let (judged, code, text) = match &facts.before {
-        Passing::Passes => return verdict,
+    let judged = match &facts.before {
         _ if verdict == Verdict::NotAService => return verdict,
-        Passing::Drops(by) => (
-            Verdict::Dropped,
-            Code::ForeignDrop,
-            format!("another program drops the packet before shunt's rules: {by}"),
-        ),
-        Passing::Rejects(by) => (
-            Verdict::Refused,
-            Code::ForeignDrop,
-            format!("another program rejects the packet before shunt's rules: {by}"),
-        ),
-        Passing::May(by) => (
-            // A rule that may drop the packet does not make it arrive.
-            if has_no_service { verdict } else { Verdict::Unknown },
-            Code::ForeignDropPossible,
-            format!("another program may drop the packet before shunt's rules: {by}"),
-        ),
-        Passing::MayTranslate(by) => (
-            Verdict::Unknown,
-            Code::ForeignTranslationPossible,
-            format!("another program may translate the packet before shunt's rules: {by}"),
-        ),
+        Passing::Drops(_) => Verdict::Dropped,
+        Passing::Rejects(_) => Verdict::Refused,
+        // A rule that may drop the packet does not make it arrive.
+        Passing::May(_) if has_no_service => verdict,
+        _ => Verdict::Unknown,
     };
     // A possible cause comes behind the certain ones.
     let place = if judged == verdict && has_no_service { findings.len() } else { 0 };
-    findings.insert(place, Finding::new(code, text));
+    findings.insert(place, finding);
     judged
 }
 
@@ -253,53 +229,37 @@ fn fate(
     findings: &mut Vec<Finding>,
 ) -> Fate {
     let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
-    let mut find = |code, text| {
-        let finding = Finding::new(code, text);
+    let mut find = |finding: Finding| {
         if !findings.contains(&finding) {
             findings.push(finding);
         }
     };
+    let unreachable = |text| Finding::new(Code::EndpointUnreachable, text);
     let mut fate = Fate::Delivered;
     if let Some(EndpointFacts { reach, others, .. }) = facts {
         if *reach == Reach::Unknown {
             let text = format!("the route to endpoint {backend} could not be read");
-            find(Code::EndpointUnreachable, text);
+            find(unreachable(text));
             fate = Fate::Unknown;
         } else if let Some(obstacle) = reach.obstacle() {
-            let text = format!("endpoint {backend} is unreachable: {obstacle}");
-            find(Code::EndpointUnreachable, text);
+            find(unreachable(format!("endpoint {backend} is unreachable: {obstacle}")));
             return match reach {
                 Reach::Refused { answers: true, .. } => Fate::Refused,
                 _ => Fate::Lost,
             };
         } else if let Some(router) = reach.default_router().filter(|_| is_local) {
-            let text = format!(
+            find(unreachable(format!(
                 "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
                  default route to {router}: is its pod gone?"
-            );
-            find(Code::EndpointUnreachable, text);
+            )));
             fate = Fate::Unknown;
-        } else {
-            match others {
-                Passing::Drops(by) => {
-                    let text = format!("another program drops packets to endpoint {backend}: {by}");
-                    find(Code::ForeignDrop, text);
-                    return Fate::Lost;
-                }
-                Passing::Rejects(by) => {
-                    let text =
-                        format!("another program rejects packets to endpoint {backend}: {by}");
-                    find(Code::ForeignDrop, text);
-                    return Fate::Refused;
-                }
-                Passing::May(by) | Passing::MayTranslate(by) => {
-                    let text =
-                        format!("another program may drop packets to endpoint {backend}: {by}");
-                    find(Code::ForeignDropPossible, text);
-                    fate = Fate::Unknown;
-                }
-                Passing::Passes => {}
-            }
+        } else if let Some(finding) = others.finding(&format!("packets to endpoint {backend}")) {
+            find(finding);
+            fate = match others {
+                Passing::Drops(_) => return Fate::Lost,
+                Passing::Rejects(_) => return Fate::Refused,
+                _ => Fate::Unknown,
+            };
         }
     }
     let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
@@ -309,7 +269,7 @@ fn fate(
              its answers would not come back through the node; does the EndpointSlice name this \
              node in nodeName?"
         );
-        find(Code::HairpinWithoutMasquerade, text);
+        find(Finding::new(Code::HairpinWithoutMasquerade, text));
         // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
         let is_received =
             packet.family() == Family::V6 && packet.protocol == Protocol::Udp.number();
@@ -328,7 +288,7 @@ fn fate(
             }
         );
         // An entry stays for two minutes, even if its client has given up and the endpoint is back.
-        find(Code::EndpointNotAnswering, text);
+        find(Finding::new(Code::EndpointNotAnswering, text));
         if tracked.answered == 0 {
             fate = Fate::Unknown;
         }
@@ -339,37 +299,37 @@ fn fate(
 /// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.
 fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut find = |code, text: String| findings.push(Finding::new(code, text));
     let rules = &status.rules;
-    let quarantined = reasons.target.as_ref().and_then(|target| {
-        let key = target.key.to_string();
-        rules.quarantined.iter().find(|it| it.frontend.as_deref() == Some(&*key))
-    });
-    if let Some(refused) = quarantined {
+    let key = reasons.target.as_ref().map(|target| target.key);
+    let name = key.map(|key| key.to_string());
+    if let Some(refused) = rules.quarantined.iter().find(|it| name.is_some() && it.frontend == name)
+    {
         let text = format!(
             "the kernel refuses {}: {}; what it had before stays in force",
             refused.what, refused.reason
         );
-        findings.push(Finding::new(Code::Quarantined, text));
+        find(Code::Quarantined, text);
     }
     let waits = status.waiting_seconds.filter(|seconds| *seconds > LATE);
-    if let Some(failure) = &rules.failure {
-        let text = format!(
+    let late = match (&rules.failure, &rules.last_sync) {
+        (Some(failure), _) => Some(format!(
             "the last sync failed, so the latest changes are not in the kernel: {}",
             failure.reason
-        );
-        findings.push(Finding::new(Code::NotCommittedYet, text));
-    } else if rules.last_sync.is_none() {
-        let text =
-            "the agent has not programmed anything yet: its source has not listed all objects";
-        findings.push(Finding::new(Code::NotCommittedYet, text));
-    } else if let Some(seconds) = waits {
-        let text = format!("a change has waited for {seconds:.0} s and is not in the kernel");
-        findings.push(Finding::new(Code::NotCommittedYet, text));
+        )),
+        (None, None) => Some(
+            "the agent has not programmed anything yet: its source has not listed all objects"
+                .to_owned(),
+        ),
+        _ => waits.map(|it| format!("a change has waited for {it:.0} s and is not in the kernel")),
+    };
+    if let Some(text) = late {
+        find(Code::NotCommittedYet, text);
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
         let text =
             format!("{}, for {:.0} s: this is the earlier state", trouble.reason, trouble.seconds);
-        findings.push(Finding::new(Code::ApiStale, text));
+        find(Code::ApiStale, text);
     }
     if !status.kube_proxy.is_nothing() {
         let text = format!(
@@ -377,19 +337,14 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
              before shunt's: run shunt cleanup --kube-proxy --keep-own",
             status.kube_proxy
         );
-        findings.push(Finding::new(Code::KubeProxyPresent, text));
+        find(Code::KubeProxyPresent, text);
     }
-    findings.extend(taken_port(status, reasons));
+    if let Some(FrontendKey::NodePort(_, protocol, port)) = key
+        && let Some(taken) = status.taken_node_ports.find(protocol, port)
+    {
+        find(Code::NodePortTaken, taken.to_string());
+    }
     findings
-}
-
-/// Returns the finding about another process that listens on the node port of the packet.
-fn taken_port(status: &Status, reasons: &Reasons) -> Option<Finding> {
-    let FrontendKey::NodePort(_, protocol, port) = reasons.target.as_ref()?.key else {
-        return None;
-    };
-    let taken = status.taken_node_ports.find(protocol, port)?;
-    Some(Finding::new(Code::NodePortTaken, taken.to_string()))
 }
 
 fn difference(way: &Way) -> String {

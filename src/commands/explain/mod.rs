@@ -25,6 +25,7 @@ use shunt_core::explain::{
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
+use crate::commands::objects::place;
 use crate::dataplane::KernelTables;
 use crate::serve::status::Status;
 
@@ -139,27 +140,20 @@ pub fn explain(
     Explanation::new(packet, reasons, way, facts, judgement, kernel.is_some())
 }
 
-/// The frontends of a Service, or why it has none.
-pub struct OfService {
-    /// The packets to explain: one for each frontend that the Service claims.
-    pub frontends: Vec<(FrontendKey, IpAddr)>,
-    /// Findings about the Service as a whole.
-    pub findings: Vec<Finding>,
-}
-
-/// Returns the frontends of a Service, with the address at which each is explained. `port` selects
-/// service ports by name or number.
-#[must_use]
-pub fn of_service(name: &ObjectName, port: Option<&str>, subject: &Subject<'_>) -> OfService {
+/// Returns the frontends that a Service claims, with the address at which each is explained, and
+/// findings about the Service as a whole. `port` selects service ports by name or number.
+fn of_service(
+    name: &ObjectName,
+    port: Option<&str>,
+    subject: &Subject<'_>,
+) -> (Vec<(FrontendKey, IpAddr)>, Vec<Finding>) {
     let mut findings: Vec<Finding> = why_ignored(name, subject.store).into_iter().collect();
     findings.extend(lost_claims(name, subject.desired));
     let wanted = |key: &FrontendKey| {
         let Some(port) = port else { return true };
         let service = subject.store.service(name);
         let mut ports = service.into_iter().flat_map(|service| &service.ports);
-        let number = match key {
-            FrontendKey::Address(_, _, number) | FrontendKey::NodePort(_, _, number) => *number,
-        };
+        let (_, number) = place(*key);
         ports.any(|own| {
             (own.port == number || own.node_port == Some(number))
                 && own.protocol == key.protocol()
@@ -192,7 +186,7 @@ pub fn of_service(name: &ObjectName, port: Option<&str>, subject: &Subject<'_>) 
             }
         }
     }
-    OfService { frontends, findings }
+    (frontends, findings)
 }
 
 /// Makes the first packet of a connection to a destination.

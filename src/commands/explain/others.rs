@@ -6,10 +6,10 @@ use nfnetlink::nft::{
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;
 use shunt_core::explain::{Choice, Entry, Packet};
-use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
 
 use super::facts::{Passing, Reach};
+use crate::dataplane::table_family;
 
 /// The hooks of IP (`NF_INET_*`).
 const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
@@ -63,12 +63,8 @@ impl Others {
         let matters = |chain: &AttachedChain| chain.rules > 0 || chain.drops_by_default;
         let mut chains = socket.base_chains()?;
         chains.retain(|chain| !own(chain) && matters(chain));
-        let family = match packet.family() {
-            Family::V4 => nfnetlink::Family::Ip,
-            Family::V6 => nfnetlink::Family::Ip6,
-        };
         // nf_tables does not list them.
-        let unjudged = match legacy_tables_in_effect(family) {
+        let unjudged = match legacy_tables_in_effect(table_family(packet.family())) {
             Ok(names) if names.is_empty() => None,
             Ok(names) => Some(format!(
                 "legacy iptables has rules that are not judged here, in the tables {}",
@@ -173,17 +169,31 @@ impl<'a> Passage<'a> {
     /// Passes the chains of a hook, in order. Returns the first that drops the packet.
     fn hook(&mut self, hook: u32, wanted: impl Fn(i32) -> bool) -> Result<Option<Passing>, Error> {
         let family = self.packet.family();
-        let chains: Vec<AttachedChain> = self
-            .others
-            .chains
-            .iter()
-            .filter(|chain| matches!(chain.family, NfProto::Inet | NfProto::Ip | NfProto::Ip6))
-            .filter(|chain| chain.family.sees(family) && chain.hook == hook)
-            .filter(|chain| wanted(chain.priority))
-            .cloned()
-            .collect();
-        for chain in chains {
-            if hook == POSTROUTING && chain.priority >= NAT_SRC {
+        self.pass(|chain| {
+            matches!(chain.family, NfProto::Inet | NfProto::Ip | NfProto::Ip6)
+                && chain.family.sees(family)
+                && chain.hook == hook
+                && wanted(chain.priority)
+        })
+    }
+
+    /// Passes the chains of the interface on which the packet arrives.
+    fn devices(&mut self) -> Result<Option<Passing>, Error> {
+        let Some(input) = self.packet.input.clone() else { return Ok(None) };
+        self.pass(|chain| {
+            chain.family == NfProto::Netdev
+                && chain.hook_name() == "ingress"
+                && chain.devices.contains(&input.name)
+        })
+    }
+
+    fn chains(&self, wanted: impl Fn(&AttachedChain) -> bool) -> Vec<AttachedChain> {
+        self.others.chains.iter().filter(|chain| wanted(chain)).cloned().collect()
+    }
+
+    fn pass(&mut self, wanted: impl Fn(&AttachedChain) -> bool) -> Result<Option<Passing>, Error> {
+        for chain in self.chains(wanted) {
+            if chain.hook == POSTROUTING && chain.priority >= NAT_SRC {
                 // shunt's own chain clears its bit there.
                 self.packet.mark.known &= !self.own_mark;
             }
@@ -204,14 +214,12 @@ impl<'a> Passage<'a> {
     /// Notes chains that may translate the packet before shunt does.
     fn translators(&mut self, hook: u32) -> Result<(), Error> {
         let family = self.packet.family();
-        let chains: Vec<AttachedChain> = self
-            .others
-            .chains
-            .iter()
-            .filter(|chain| chain.kind == "nat" && chain.family.sees(family))
-            .filter(|chain| chain.hook == hook && chain.priority <= NAT_DST)
-            .cloned()
-            .collect();
+        let chains = self.chains(|chain| {
+            chain.kind == "nat"
+                && chain.family.sees(family)
+                && chain.hook == hook
+                && chain.priority <= NAT_DST
+        });
         for chain in chains {
             let judgement = self.others.socket.judge(&chain, &self.packet)?;
             if let Some(place) = judgement.translation {
@@ -219,30 +227,6 @@ impl<'a> Passage<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Passes the chains of the interface on which the packet arrives.
-    fn devices(&mut self) -> Result<Option<Passing>, Error> {
-        let Some(input) = self.packet.input.clone() else { return Ok(None) };
-        let chains: Vec<AttachedChain> = self
-            .others
-            .chains
-            .iter()
-            .filter(|chain| chain.family == NfProto::Netdev && chain.hook_name() == "ingress")
-            .filter(|chain| chain.devices.contains(&input.name))
-            .cloned()
-            .collect();
-        for chain in chains {
-            match self.others.socket.judge(&chain, &self.packet)?.passing {
-                Judged::Passes => {}
-                Judged::Drops(place) => return Ok(Some(dropped(&chain, &place))),
-                Judged::May { place, why } => {
-                    let text = format!("{} ({why})", name(&chain, &place));
-                    self.doubt.get_or_insert(Passing::May(text));
-                }
-            }
-        }
-        Ok(None)
     }
 
     fn end(self) -> Passing {

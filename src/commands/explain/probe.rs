@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,16 +12,14 @@ use std::time::{Duration, Instant};
 use nfnetlink::conntrack::{Conntrack, NewConnections, Tuple};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::sockopt::SocketError;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
-    getsockname, getsockopt, send, socket,
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
-use shunt_core::explain::{Code, Packet};
+use shunt_core::explain::{Code, Finding, Packet};
 use shunt_core::model::Protocol;
 
 use super::judge::Verdict;
-use super::report::{Explanation, FindingReport, ProbeReport};
+use super::report::{Explanation, ProbeReport};
 use super::source::within;
 use super::{Client, ClientError, Origin, text};
 
@@ -168,8 +166,8 @@ impl Probe {
         {
             explanation.verdict = verdict;
             if let Some((code, text)) = finding {
-                explanation.findings.retain(|finding| finding.code != code.as_str());
-                explanation.findings.insert(0, FindingReport { code: code.as_str(), text });
+                explanation.findings.retain(|finding| finding.code != code);
+                explanation.findings.insert(0, Finding::new(code, text));
             }
         }
         explanation.summary = text::summary(explanation);
@@ -195,27 +193,27 @@ fn attempt(
     let socket = socket(family, kind, flags, number)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(from))?;
     let connected = connect(socket.as_raw_fd(), &SockaddrStorage::from(to));
-    let own = own_address(&socket)?;
+    // What it is used for below, sockets of all protocols can do.
+    let socket = UdpSocket::from(socket);
+    let own = socket.local_addr()?;
+    let failure = |error: io::Error| refusal(Errno::try_from(error)?);
     let connected = match connected {
         Err(Errno::EINPROGRESS) => {
-            wait(&socket, PollFlags::POLLOUT, timeout)?.map(|()| pending_error(&socket))
+            if !wait(&socket, PollFlags::POLLOUT, timeout)? {
+                return Ok((own, Outcome::NoAnswer));
+            }
+            socket.take_error()?
         }
-        Err(errno) => Some(Err(errno)),
-        Ok(()) => Some(Ok(())),
+        Err(errno) => Some(errno.into()),
+        Ok(()) => None,
     };
     let outcome = match connected {
-        None => Outcome::NoAnswer,
-        Some(Err(errno)) => refusal(errno)?,
-        Some(Ok(())) if protocol != Protocol::Udp => Outcome::Answered,
-        Some(Ok(())) => match send(socket.as_raw_fd(), &[], MsgFlags::empty()) {
-            Err(errno) => refusal(errno)?,
-            Ok(_) => match wait(&socket, PollFlags::POLLIN, timeout)? {
-                None => Outcome::NoAnswer,
-                Some(()) => match pending_error(&socket) {
-                    Ok(()) => Outcome::Answered,
-                    Err(errno) => refusal(errno)?,
-                },
-            },
+        Some(error) => failure(error)?,
+        None if protocol != Protocol::Udp => Outcome::Answered,
+        None => match socket.send(&[]) {
+            Err(error) => failure(error)?,
+            Ok(_) if !wait(&socket, PollFlags::POLLIN, timeout)? => Outcome::NoAnswer,
+            Ok(_) => socket.take_error()?.map_or(Ok(Outcome::Answered), failure)?,
         },
     };
     Ok((own, outcome))
@@ -237,37 +235,17 @@ fn refusal(errno: Errno) -> io::Result<Outcome> {
     }
 }
 
-fn own_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
-    let own: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-    if let Some(v4) = own.as_sockaddr_in() {
-        return Ok(SocketAddr::new(v4.ip().into(), v4.port()));
-    }
-    match own.as_sockaddr_in6() {
-        Some(v6) => Ok(SocketAddr::new(v6.ip().into(), v6.port())),
-        None => Err(io::Error::other("the socket has no IP address")),
-    }
-}
-
-/// Waits for an event. Returns `None` after the timeout.
-fn wait(socket: &OwnedFd, event: PollFlags, timeout: Duration) -> io::Result<Option<()>> {
+/// Waits for an event. Returns false after the timeout.
+fn wait(socket: &UdpSocket, event: PollFlags, timeout: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(socket.as_fd(), event)], timeout) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return Ok(Some(())),
+            Ok(count) => return Ok(count > 0),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-    }
-}
-
-fn pending_error(socket: &OwnedFd) -> Result<(), Errno> {
-    match getsockopt(socket, SocketError) {
-        Ok(0) => Ok(()),
-        Ok(number) => Err(Errno::from_raw(number)),
-        Err(errno) => Err(errno),
     }
 }
 

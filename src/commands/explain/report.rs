@@ -1,23 +1,22 @@
 //! The explanation as JSON. Its field names and words are an interface: new ones may come, existing
 //! ones stay.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use serde::Serialize;
-use shunt_core::explain::{Assumption, Code, End, Entry, Packet, Reasons, Target};
-use shunt_core::model::Protocol;
-use shunt_core::plan::{FrontendKey, FrontendKind};
+use serde::{Serialize, Serializer};
+use shunt_core::explain::{Assumption, Code, End, Entry, Finding, Packet, Reasons, Target};
 
 use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
 use super::judge::{Judgement, Verdict};
 use super::{Way, text};
+use crate::commands::objects::{kind_word, place};
 
 /// The explanation of one packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `delivered`, `refused`, `dropped`, `not-a-service` or `unknown`.
-    #[serde(serialize_with = "word")]
     pub verdict: Verdict,
     /// The verdict and its main reason as a sentence.
     pub summary: String,
@@ -40,7 +39,8 @@ pub struct Explanation {
     /// All endpoints that the EndpointSlices list.
     pub endpoints: Vec<EndpointReport>,
     /// The findings, most important first.
-    pub findings: Vec<FindingReport>,
+    #[serde(serialize_with = "findings")]
+    pub findings: Vec<Finding>,
     /// The result of the probe, if there was one.
     pub probe: Option<ProbeReport>,
     /// What could not be read, and why.
@@ -78,7 +78,7 @@ pub struct FrontendReport {
     /// The port.
     pub port: u16,
     /// `TCP`, `UDP` or `SCTP`.
-    pub protocol: &'static str,
+    pub protocol: String,
 }
 
 /// Session affinity.
@@ -133,15 +133,6 @@ pub struct EndpointReport {
     pub unanswered: Option<usize>,
 }
 
-/// A finding.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FindingReport {
-    /// The code.
-    pub code: &'static str,
-    /// The finding as text.
-    pub text: String,
-}
-
 /// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -156,8 +147,10 @@ pub struct ProbeReport {
     pub seconds: f64,
 }
 
-fn word<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(verdict.as_str())
+fn findings<S: Serializer>(findings: &[Finding], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(findings.iter().map(|Finding { code, text }| {
+        BTreeMap::from([("code", code.as_str()), ("text", text.as_str())])
+    }))
 }
 
 impl Explanation {
@@ -206,10 +199,7 @@ impl Explanation {
             masquerade: MasqueradeReport { applies: reason.is_some(), reason },
             connections: facts.connections,
             endpoints: endpoints(&reasons, facts),
-            findings: findings
-                .into_iter()
-                .map(|finding| FindingReport { code: finding.code.as_str(), text: finding.text })
-                .collect(),
+            findings,
             probe: None,
             unknown: facts.unknown.clone(),
             from_kernel,
@@ -223,10 +213,10 @@ impl Explanation {
 
     /// Replaces the finding that the kernel differs from the plan: the objects changed meanwhile.
     pub fn forget_difference(&mut self) {
-        if !self.has(Code::KernelDiffers.as_str()) {
+        if !self.has(Code::KernelDiffers) {
             return;
         }
-        self.findings.retain(|finding| finding.code != Code::KernelDiffers.as_str());
+        self.findings.retain(|finding| finding.code != Code::KernelDiffers);
         self.unknown
             .push("whether the kernel agrees with the plan: the objects keep changing".to_owned());
         self.summary = text::summary(self);
@@ -234,30 +224,18 @@ impl Explanation {
 
     /// Returns true if the explanation has a finding with this code.
     #[must_use]
-    pub fn has(&self, code: &str) -> bool {
+    pub fn has(&self, code: Code) -> bool {
         self.findings.iter().any(|finding| finding.code == code)
     }
 }
 
 fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
-    let (address, port) = match target.key {
-        FrontendKey::Address(address, _, port) => (address, port),
-        FrontendKey::NodePort(_, _, port) => (packet.destination, port),
-    };
+    let (address, port) = place(target.key);
     FrontendReport {
-        kind: match target.kind {
-            FrontendKind::ClusterIp => "ClusterIP",
-            FrontendKind::Vip => "LoadBalancer",
-            FrontendKind::ExternalIp => "ExternalIP",
-            FrontendKind::NodePort => "NodePort",
-        },
-        address,
+        kind: kind_word(target.kind),
+        address: address.unwrap_or(packet.destination),
         port,
-        protocol: match target.key.protocol() {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Sctp => "SCTP",
-        },
+        protocol: target.key.protocol().to_string().to_uppercase(),
     }
 }
 
@@ -321,10 +299,18 @@ pub struct ServiceExplanation {
     /// The Service as `namespace/name`.
     pub service: String,
     /// The worst verdict of its frontends; `not-a-service` if it has none.
-    #[serde(serialize_with = "word")]
     pub verdict: Verdict,
     /// Findings about the Service as a whole.
-    pub findings: Vec<FindingReport>,
+    #[serde(serialize_with = "findings")]
+    pub findings: Vec<Finding>,
     /// One explanation per frontend.
     pub frontends: Vec<Explanation>,
+}
+
+impl ServiceExplanation {
+    /// Judges by the worst verdict of the frontends.
+    pub(super) fn judge(&mut self) {
+        let worst = self.frontends.iter().map(|frontend| frontend.verdict).max();
+        self.verdict = worst.unwrap_or(self.verdict);
+    }
 }

@@ -25,32 +25,22 @@ pub enum Origin {
     /// The node itself sends them.
     Node,
     /// They arrive on this interface; `None` if no route leads back to the client.
-    Interface(Option<Interface>),
-}
-
-/// An interface of the node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// The index.
-    pub index: u32,
-    /// The name.
-    pub name: String,
+    Interface(Option<Link>),
 }
 
 /// Why the client of a connection is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Source and destination are of different families.
-    #[error("--from {from} is an {from_family} address, and the destination {to} is {to_family}")]
+    #[error(
+        "--from {from} is an {} address, and the destination {to} is {}",
+        Family::of(*.from), Family::of(*.to)
+    )]
     OtherFamily {
         /// The source.
         from: IpAddr,
-        /// Its family.
-        from_family: Family,
         /// The destination.
         to: IpAddr,
-        /// Its family.
-        to_family: Family,
     },
     /// The namespace does not exist, or cannot be entered.
     #[error("cannot enter the network namespace {}: {source}; write a process ID, a name of ip \
@@ -147,30 +137,22 @@ impl Client {
 
 /// Returns the interface on which packets from the other end of a veth pair arrive for the rules:
 /// the bridge, if the end here is a port of one.
-fn arrival(peer: Option<u32>) -> Result<Option<Interface>, ClientError> {
+fn arrival(peer: Option<u32>) -> Result<Option<Link>, ClientError> {
     let links = links()?;
     let by_index = |index: u32| links.iter().find(|link| link.index == index);
-    let Some(here) = peer.and_then(by_index).filter(|link| is_veth(link)) else { return Ok(None) };
-    let bridge = here.master.and_then(by_index);
-    let Link { index, name, .. } = bridge.unwrap_or(here);
-    Ok(Some(Interface { index: *index, name: name.clone() }))
+    let here = peer.and_then(by_index).filter(|link| link.kind.as_deref() == Some("veth"));
+    Ok(here.map(|here| here.master.and_then(by_index).unwrap_or(here).clone()))
 }
 
-fn is_veth(link: &Link) -> bool {
-    link.kind.as_deref() == Some("veth")
-}
-
-fn interface(index: Option<u32>) -> Result<Option<Interface>, ClientError> {
-    let found = links()?.into_iter().find(|link| Some(link.index) == index);
-    Ok(found.map(|link| Interface { index: link.index, name: link.name }))
+fn interface(index: Option<u32>) -> Result<Option<Link>, ClientError> {
+    Ok(links()?.into_iter().find(|link| Some(link.index) == index))
 }
 
 fn same_family(from: IpAddr, to: IpAddr) -> Result<(), ClientError> {
-    let (from_family, to_family) = (Family::of(from), Family::of(to));
-    if from_family == to_family {
-        return Ok(());
+    match from.is_ipv4() == to.is_ipv4() {
+        true => Ok(()),
+        false => Err(ClientError::OtherFamily { from, to }),
     }
-    Err(ClientError::OtherFamily { from, from_family, to, to_family })
 }
 
 /// Returns the source address that the kernel chooses for a destination.

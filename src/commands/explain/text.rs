@@ -4,6 +4,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
+use shunt_core::explain::Code;
 use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
@@ -45,13 +46,15 @@ pub(super) fn summary(explanation: &Explanation) -> String {
     }
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Delivered => "DELIVERED",
-        Verdict::Refused => "REFUSED",
-        Verdict::Dropped => "DROPPED",
-        Verdict::NotAService => "NOT A SERVICE",
-        Verdict::Unknown => "UNKNOWN",
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Delivered => "DELIVERED",
+            Verdict::Refused => "REFUSED",
+            Verdict::Dropped => "DROPPED",
+            Verdict::NotAService => "NOT A SERVICE",
+            Verdict::Unknown => "UNKNOWN",
+        })
     }
 }
 
@@ -59,9 +62,9 @@ impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let verdict = match &self.probe {
             Some(probe) if probe.result == "no-answer" && self.verdict == Verdict::Dropped => {
-                "NO ANSWER"
+                "NO ANSWER".to_owned()
             }
-            _ => word(self.verdict),
+            _ => self.verdict.to_string(),
         };
         writeln!(f, "{verdict}  {}\n", escape::line(&self.summary))?;
         let mut rows = Rows { f, number: 0 };
@@ -72,7 +75,7 @@ impl Display for Explanation {
             rows.row("probe", &probe.text, "sent now")?;
         }
         for finding in self.findings.iter().skip(1) {
-            rows.row("finding", &finding.text, finding.code)?;
+            rows.row("finding", &finding.text, finding.code.as_str())?;
         }
         for unknown in &self.unknown {
             rows.row("unknown", unknown, "not read")?;
@@ -107,7 +110,7 @@ impl Explanation {
         let policy = self.policy.unwrap_or_default();
         let text =
             format!("{service}, {} {to}/{}, policy {policy}", frontend.kind, frontend.protocol);
-        let differs = self.has("kernel-differs") || self.has("quarantined");
+        let differs = self.has(Code::KernelDiffers) || self.has(Code::Quarantined);
         let from = match (self.from_kernel, differs) {
             (false, _) => "plan",
             (true, false) => "plan = kernel",
@@ -117,7 +120,7 @@ impl Explanation {
         if let Some(connections) = self.connections {
             rows.more(&format!("{connections} new connections so far"), "counter")?;
         }
-        let sources = match self.has("source-not-allowed") {
+        let sources = match self.has(Code::SourceNotAllowed) {
             true => "not allowed",
             false => "allowed",
         };
@@ -159,7 +162,7 @@ impl Explanation {
             Some("hairpin") => "yes: the client may reach itself",
             Some("node-to-local-policy") => "yes: the node reaches a frontend with policy Local",
             Some(other) => other,
-            None if self.has("loopback-proxy") => "no: the proxy connects from this node",
+            None if self.has(Code::LoopbackProxy) => "no: the proxy connects from this node",
             None => "no",
         };
         rows.row("masquerade", masquerade, "rules")?;
@@ -235,10 +238,10 @@ impl Rows<'_, '_> {
 impl Display for ServiceExplanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.frontends.is_empty() {
-            writeln!(f, "{}  Service {} has no frontend", word(self.verdict), self.service)?;
+            writeln!(f, "{}  Service {} has no frontend", self.verdict, self.service)?;
         }
         for finding in &self.findings {
-            writeln!(f, "{:<22} {}", finding.code, escape::line(&finding.text))?;
+            writeln!(f, "{:<22} {}", finding.code.as_str(), escape::line(&finding.text))?;
         }
         for (number, frontend) in self.frontends.iter().enumerate() {
             if number > 0 || !self.findings.is_empty() {

@@ -66,92 +66,110 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
         form = Form::Later;
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        view.refresh(arguments, &selected);
+        view.refresh();
     }
 }
 
-/// Where pictures come from.
-enum View {
-    /// The agent's objects and the kernel.
-    Agent(Box<Watcher>),
-    /// The kernel's tables, which outlive the agent.
-    Kernel(Box<Leftovers>),
+/// What pictures are made of: the kernel's tables, which outlive the agent, and its objects while it
+/// runs.
+struct View<'a> {
+    selected: &'a Selected,
+    wants_connections: bool,
+    socket: Result<Socket, String>,
+    agent: Option<Agent>,
+    /// The verdicts of the last picture.
+    before: Option<(Verdicts, Instant)>,
 }
 
-impl View {
-    fn start(arguments: &Arguments, selected: &Selected) -> anyhow::Result<View> {
-        match Watcher::start(arguments, selected.clone()) {
-            Ok(watcher) => Ok(View::Agent(Box::new(watcher))),
-            Err(NoAnswer::NoAgent) => match Leftovers::start(selected.clone())? {
-                Some(leftovers) => Ok(View::Kernel(Box::new(leftovers))),
-                None => {
-                    Err(anyhow!("{}; --manifests shows the Services in files", NoAnswer::NoAgent))
-                }
-            },
-            Err(error) => Err(error.into()),
+impl<'a> View<'a> {
+    /// Fails without an agent, if the kernel has no Service of shunt.
+    fn start(arguments: &Arguments, selected: &'a Selected) -> anyhow::Result<View<'a>> {
+        let agent = match Agent::start(selected) {
+            Err(NoAnswer::NoAgent) => None,
+            agent => Some(agent?),
+        };
+        let mut view = View {
+            selected,
+            wants_connections: arguments.connections,
+            socket: Socket::open().map_err(|error| error.to_string()),
+            agent,
+            before: None,
+        };
+        if view.agent.is_none() {
+            let found = all_verdicts(&mut view.socket);
+            let found = found.map_err(|error| {
+                anyhow!("no shunt runs, and the kernel cannot be read: {error}")
+            })?;
+            let none = NoAnswer::NoAgent;
+            anyhow::ensure!(!found.is_empty(), "{none}; --manifests shows the Services in files");
+        }
+        Ok(view)
+    }
+
+    /// Asks the agent again, as soon as there is one.
+    fn refresh(&mut self) {
+        match &mut self.agent {
+            Some(agent) => agent.refresh(),
+            None => self.agent = Agent::start(self.selected).ok(),
         }
     }
 
     fn picture(&mut self) -> Picture {
-        match self {
-            View::Agent(watcher) => watcher.picture(),
-            View::Kernel(leftovers) => leftovers.picture(),
-        }
-    }
-
-    /// Reads again, and from an agent as soon as there is one.
-    fn refresh(&mut self, arguments: &Arguments, selected: &Selected) {
-        match self {
-            View::Agent(watcher) => watcher.refresh(),
-            View::Kernel(leftovers) => match Watcher::start(arguments, selected.clone()) {
-                Ok(watcher) => *self = View::Agent(Box::new(watcher)),
-                Err(_) => leftovers.read_again(),
-            },
-        }
-    }
-}
-
-/// What is in the kernel without an agent.
-struct Leftovers {
-    selected: Selected,
-    socket: Socket,
-    now: (Verdicts, Instant),
-    before: Option<(Verdicts, Instant)>,
-    problem: Option<String>,
-}
-
-impl Leftovers {
-    /// Returns `None` if the kernel has no Service of shunt.
-    fn start(selected: Selected) -> anyhow::Result<Option<Leftovers>> {
-        let read = || -> Result<_, nfnetlink::nft::Error> {
-            let mut socket = Socket::open()?;
-            let found = verdicts(&mut socket)?;
-            Ok((socket, found))
-        };
-        let (socket, found) = read().context("no shunt runs, and the kernel cannot be read")?;
-        let (now, before, problem) = ((found, Instant::now()), None, None);
-        let is_empty = now.0.is_empty();
-        Ok((!is_empty).then_some(Leftovers { selected, socket, now, before, problem }))
-    }
-
-    fn read_again(&mut self) {
-        match verdicts(&mut self.socket) {
-            Ok(found) => {
-                self.before = Some(std::mem::replace(&mut self.now, (found, Instant::now())));
-                self.problem = None;
+        let Some(agent) = &mut self.agent else { return self.picture_of_kernel() };
+        let mut problems = Vec::new();
+        let (found, differing) = agent.verdicts(&mut self.socket, self.selected, &mut problems);
+        let connections = match self.wants_connections.then(|| agent.connections(self.selected)) {
+            None => None,
+            Some(Ok(connections)) => Some(connections),
+            Some(Err(error)) => {
+                problems.push(format!("cannot read connection tracking: {error}"));
+                None
             }
-            Err(error) => self.problem = Some(format!("cannot read the kernel: {error}")),
-        }
+        };
+        let mut status = agent.objects.status.clone();
+        status.judge();
+        problems.splice(0..0, agent.silence.clone().into_iter().chain(status.problems));
+        let before = self.before.take();
+        let kernel = Kernel {
+            verdicts: found.as_ref().map(|(verdicts, _)| verdicts),
+            before: since(&before, found.as_ref().map(|(_, now)| *now)),
+            differing: differing.as_ref(),
+            connections: connections.as_ref(),
+        };
+        let picture = picture(agent.sources(), kernel, self.selected, problems);
+        self.before = found;
+        picture
     }
 
-    fn picture(&self) -> Picture {
-        let (found, now) = &self.now;
-        let before = self.before.as_ref();
-        let before = before.map(|(found, then)| (found, now.saturating_duration_since(*then)));
-        let without = format!("{}; this is what the kernel has", NoAnswer::NoAgent);
-        let problems = [without].into_iter().chain(self.problem.clone()).collect();
-        picture_of_kernel(found, before, &self.selected, problems)
+    fn picture_of_kernel(&mut self) -> Picture {
+        let mut problems = vec![format!("{}; this is what the kernel has", NoAnswer::NoAgent)];
+        let (now, before) = match all_verdicts(&mut self.socket) {
+            Ok(found) => ((found, Instant::now()), self.before.take()),
+            Err(error) => {
+                problems.push(format!("cannot read the kernel: {error}"));
+                let last = self.before.take();
+                (last.unwrap_or_else(|| (Verdicts::default(), Instant::now())), None)
+            }
+        };
+        let picture =
+            picture_of_kernel(&now.0, since(&before, Some(now.1)), self.selected, problems);
+        self.before = Some(now);
+        picture
     }
+}
+
+fn all_verdicts(socket: &mut Result<Socket, String>) -> Result<Verdicts, String> {
+    let socket = socket.as_mut().map_err(|error| error.clone())?;
+    verdicts(socket).map_err(|error| error.to_string())
+}
+
+/// Returns the verdicts of the last picture, with the time since then.
+fn since(
+    before: &Option<(Verdicts, Instant)>,
+    now: Option<Instant>,
+) -> Option<(&Verdicts, Duration)> {
+    let (verdicts, then) = before.as_ref()?;
+    Some((verdicts, now?.saturating_duration_since(*then)))
 }
 
 fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
@@ -256,11 +274,9 @@ fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
     }
 }
 
-/// The objects, their plan, and the last state of the kernel.
-struct Watcher {
-    selected: Selected,
+/// The objects of the agent and their plan.
+struct Agent {
     selection: Selection,
-    wants_connections: bool,
     objects: Objects,
     store: Store,
     desired: Desired,
@@ -270,13 +286,11 @@ struct Watcher {
     is_current: bool,
     /// When the agent was last asked, and how long the answers for the last picture took.
     asked: (Instant, Duration),
-    socket: Result<Socket, String>,
-    before: Option<(Verdicts, Instant)>,
 }
 
-impl Watcher {
-    fn start(arguments: &Arguments, selected: Selected) -> Result<Watcher, NoAnswer> {
-        let selection = match &selected {
+impl Agent {
+    fn start(selected: &Selected) -> Result<Agent, NoAnswer> {
+        let selection = match selected {
             Selected::Service(name) => Selection::Service(name.clone()),
             Selected::All | Selected::Namespace(_) => Selection::All,
         };
@@ -284,19 +298,7 @@ impl Watcher {
         let objects = ask_objects(selection.clone())?;
         let asked = (start, start.elapsed());
         let (store, desired) = objects.planned();
-        Ok(Watcher {
-            selected,
-            selection,
-            wants_connections: arguments.connections,
-            objects,
-            store,
-            desired,
-            silence: None,
-            is_current: true,
-            asked,
-            socket: Socket::open().map_err(|error| error.to_string()),
-            before: None,
-        })
+        Ok(Agent { selection, objects, store, desired, silence: None, is_current: true, asked })
     }
 
     /// Asks the agent for changed objects, unless the last answers were too short ago for their
@@ -356,21 +358,26 @@ impl Watcher {
         }
     }
 
-    /// Takes a picture. If verdicts in the kernel differ from the plan, a sync may have come between
-    /// the objects and the kernel's state: both are read again.
-    fn picture(&mut self) -> Picture {
-        let mut problems = Vec::new();
+    /// Reads the kernel's verdicts, and returns the frontends whose verdicts differ from the plan, unless
+    /// the objects may be old. A sync may come between the objects and the kernel's state: then both
+    /// are read again.
+    fn verdicts(
+        &mut self,
+        socket: &mut Result<Socket, String>,
+        selected: &Selected,
+        problems: &mut Vec<String>,
+    ) -> (Option<(Verdicts, Instant)>, Option<BTreeSet<FrontendKey>>) {
         let mut found = None;
         let mut differing: Option<BTreeSet<FrontendKey>> = None;
         for attempt in 1..=ATTEMPTS {
-            let verdicts = match self.verdicts() {
+            let verdicts = match self.read(socket, selected) {
                 Ok(verdicts) => verdicts,
                 Err(error) => {
                     problems.push(format!("cannot read the counters in the kernel: {error}"));
                     break;
                 }
             };
-            let now = differing_now(self.sources(), &self.selected, &verdicts);
+            let now = differing_now(self.sources(), selected, &verdicts);
             found = Some((verdicts, Instant::now()));
             let keys: BTreeSet<FrontendKey> = match &differing {
                 Some(before) => before.intersection(&now).copied().collect(),
@@ -384,53 +391,28 @@ impl Watcher {
             thread::sleep(PAUSE);
             self.ask_again();
         }
-        // The objects may be old.
-        let differing = differing.filter(|_| self.is_current);
-        let connections = match self.wants_connections.then(|| self.connections()) {
-            None => None,
-            Some(Ok(connections)) => Some(connections),
-            Some(Err(error)) => {
-                problems.push(format!("cannot read connection tracking: {error}"));
-                None
-            }
-        };
-        let mut status = self.objects.status.clone();
-        status.judge();
-        problems.splice(0..0, self.silence.clone().into_iter().chain(status.problems));
-        let before = self.before.take();
-        let before = before
-            .as_ref()
-            .zip(found.as_ref())
-            .map(|((verdicts, then), (_, now))| (verdicts, now.saturating_duration_since(*then)));
-        let kernel = Kernel {
-            verdicts: found.as_ref().map(|(verdicts, _)| verdicts),
-            before,
-            differing: differing.as_ref(),
-            connections: connections.as_ref(),
-        };
-        let picture = picture(self.sources(), kernel, &self.selected, problems);
-        self.before = found;
-        picture
+        (found, differing.filter(|_| self.is_current))
     }
 
     /// Reads the kernel's verdicts. Those that a dump lacks are looked up.
-    fn verdicts(&mut self) -> Result<Verdicts, String> {
-        let sources =
-            Sources { store: &self.store, desired: &self.desired, agent: None, last_changes: &[] };
-        let text = |error: nfnetlink::nft::Error| error.to_string();
-        let socket = self.socket.as_mut().map_err(|error| error.clone())?;
-        let mut found = match &self.selected {
+    fn read(
+        &self,
+        socket: &mut Result<Socket, String>,
+        selected: &Selected,
+    ) -> Result<Verdicts, String> {
+        let mut found = match selected {
             Selected::Service(_) => Verdicts::default(),
-            _ => verdicts(socket).map_err(text)?,
+            _ => all_verdicts(socket)?,
         };
-        let keys = differing_now(sources, &self.selected, &found);
+        let keys = differing_now(self.sources(), selected, &found);
         let keys: Vec<FrontendKey> = keys.into_iter().collect();
-        add_verdicts(socket, &keys, &mut found).map_err(text)?;
+        let socket = socket.as_mut().map_err(|error| error.clone())?;
+        add_verdicts(socket, &keys, &mut found).map_err(|error| error.to_string())?;
         Ok(found)
     }
 
-    fn connections(&self) -> Result<TrackedConnections, String> {
-        let Selected::Service(name) = &self.selected else {
+    fn connections(&self, selected: &Selected) -> Result<TrackedConnections, String> {
+        let Selected::Service(name) = selected else {
             return Ok(TrackedConnections::default());
         };
         let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);

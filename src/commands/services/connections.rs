@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::ops::AddAssign;
 
 use foldhash::HashMap;
+use nfnetlink::Error;
 use nfnetlink::conntrack::{Connection, Conntrack, Destination, ProtocolState, Status};
-use nfnetlink::{Error, Family as NetFamily};
 use serde::Serialize;
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::FrontendKey;
+
+use crate::dataplane::table_family;
 
 /// The maximum number of destinations to ask for one by one. The kernel walks its whole table for
 /// each; for more, one dump of the whole table costs less.
@@ -83,7 +85,7 @@ impl TrackedConnections {
                         conntrack.connections_to(destination, &mut count)?;
                     }
                 }
-                _ => conntrack.connections(net_family(family), count)?,
+                _ => conntrack.connections(table_family(family), count)?,
             }
         }
         Ok(found)
@@ -132,11 +134,4 @@ impl TrackedConnections {
 fn destination(key: FrontendKey) -> Option<Destination> {
     let FrontendKey::Address(address, protocol, port) = key else { return None };
     Some(Destination { protocol: protocol.number(), address, port: Some(port) })
-}
-
-fn net_family(family: Family) -> NetFamily {
-    match family {
-        Family::V4 => NetFamily::Ip,
-        Family::V6 => NetFamily::Ip6,
-    }
 }

@@ -7,6 +7,7 @@ use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
 use super::{Frontend, Picture, Selected, Service, ShortCircuit, Source, State, rate};
+use crate::commands::objects::place;
 use crate::dataplane::Verdicts;
 use crate::serve::status::Time;
 
@@ -30,18 +31,14 @@ pub fn picture_of_kernel(
         if !selected.has(&name) {
             continue;
         }
-        let (address, port) = match *key {
-            FrontendKey::Address(address, _, port) => (Some(address.to_string()), port),
-            FrontendKey::NodePort(_, _, port) => (None, port),
-        };
+        let (address, port) = place(*key);
         let (main, short_circuit) = plan::Frontend::pools_of(*key);
         let endpoints = verdict.slots(main);
         let frontend = Frontend {
             service: verdict.label.to_string(),
             port_name: port_name.to_owned(),
             kind: if address.is_some() { UNKNOWN } else { "NodePort" },
-            address,
-            node_addresses: None,
+            address: address.map(|address| address.to_string()),
             port,
             protocol: key.protocol().to_string().to_uppercase(),
             family: key.family().to_string(),
@@ -51,18 +48,11 @@ pub fn picture_of_kernel(
             new_connections: Some(verdict.connections()),
             new_connections_per_second: rate(*key, verdict.connections(), before),
             state: State::NoAgent,
-            reason: None,
-            masquerade: false,
-            topology: None,
-            load_balancing: None,
-            session_affinity_seconds: None,
-            allowed_sources: None,
             short_circuit: verdict.short_circuit.exists.then(|| ShortCircuit {
                 endpoints_used: verdict.slots(short_circuit),
                 new_connections: Some(verdict.short_circuit.connections),
             }),
-            endpoints: None,
-            unlisted_connections: None,
+            ..Frontend::default()
         };
         services.entry(name).or_default().insert(*key, frontend);
     }
@@ -71,11 +61,8 @@ pub fn picture_of_kernel(
         name: name.name.to_string(),
         internal_traffic_policy: UNKNOWN,
         external_traffic_policy: UNKNOWN,
-        session_affinity_seconds: None,
-        source_ranges: Vec::new(),
-        health_check_node_port: None,
-        last_change: None,
         frontends: frontends.into_values().collect(),
+        ..Service::default()
     });
     Picture {
         taken: Time::now(),

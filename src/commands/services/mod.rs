@@ -64,7 +64,7 @@ pub enum Source {
 }
 
 /// A Service.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
     /// `metadata.namespace`.
@@ -98,7 +98,7 @@ pub struct LastChange {
 }
 
 /// A frontend of a Service port.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Frontend {
     /// The Service port, as `namespace/name:port`.

@@ -17,6 +17,7 @@ use super::connections::TrackedConnections;
 use super::{
     Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source, State, Tracked,
 };
+use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{self, Verdict, Verdicts};
 
 use crate::serve::status::{Status, Time};
@@ -220,10 +221,7 @@ impl Painter<'_> {
                 // Manifests do not tell the addresses of interfaces.
                 .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty()),
         };
-        let (address, number) = match key {
-            FrontendKey::Address(address, _, port) => (Some(address.to_string()), port),
-            FrontendKey::NodePort(_, _, port) => (None, port),
-        };
+        let (address, number) = place(key);
         let policy = match kind {
             FrontendKind::ClusterIp => service.internal_policy,
             _ => service.external_policy,
@@ -252,7 +250,7 @@ impl Painter<'_> {
             service: label,
             port_name: port.name.to_string(),
             kind: kind_word(kind),
-            address,
+            address: address.map(|address| address.to_string()),
             node_addresses,
             port: number,
             protocol: key.protocol().to_string().to_uppercase(),
@@ -384,15 +382,6 @@ fn kind_of(service: &model::Service, key: FrontendKey) -> FrontendKind {
             FrontendKind::Vip
         }
         FrontendKey::Address(..) => FrontendKind::ExternalIp,
-    }
-}
-
-fn kind_word(kind: FrontendKind) -> &'static str {
-    match kind {
-        FrontendKind::ClusterIp => "ClusterIP",
-        FrontendKind::Vip => "LoadBalancer",
-        FrontendKind::ExternalIp => "ExternalIP",
-        FrontendKind::NodePort => "NodePort",
     }
 }
 

@@ -6,9 +6,10 @@ use serde::{Serialize, Serializer};
 use shunt_core::explain::Code;
 
 /// The state of a frontend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum State {
     /// New connections get an endpoint.
+    #[default]
     Ok,
     /// No new connection gets an endpoint: the code says why.
     Unserved(Code),

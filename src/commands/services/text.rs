@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use shunt_core::model::Balancing;
 
-use super::{Endpoint, Frontend, Picture, Service, State, Tracked};
+use super::{Endpoint, Frontend, LastChange, Picture, Service, State, Tracked};
 use crate::serve::escape;
 use crate::serve::status::Time;
 
@@ -171,36 +171,31 @@ fn address(frontend: &Frontend) -> String {
 }
 
 fn write_head(text: &mut String, service: &Service, now: Time) {
-    let Service { namespace, name, .. } = service;
-    line(text, format_args!("{:<16} {namespace}/{name}", "service"));
-    let policies = format!(
-        "internal {}, external {}",
-        service.internal_traffic_policy, service.external_traffic_policy
-    );
-    line(text, format_args!("{:<16} {policies}", "traffic policy"));
+    let Service { namespace, name, internal_traffic_policy, external_traffic_policy, .. } = service;
+    let mut row = |name: &str, value: String| line(text, format_args!("{name:<16} {value}"));
+    row("service", format!("{namespace}/{name}"));
+    let policies =
+        format!("internal {internal_traffic_policy}, external {external_traffic_policy}");
+    row("traffic policy", policies);
     let mut kinds = service.frontends.iter().filter_map(|frontend| frontend.load_balancing);
     if let Some(kind) = kinds.find(|kind| *kind != Balancing::Random.name()) {
-        line(text, format_args!("{:<16} {kind}", "load balancing"));
+        row("load balancing", kind.to_owned());
     }
-    let affinity = match service.session_affinity_seconds {
-        None => "none".to_owned(),
-        Some(seconds) => format!("ClientIP, timeout {seconds} s"),
-    };
-    line(text, format_args!("{:<16} {affinity}", "affinity"));
+    let affinity = service.session_affinity_seconds;
+    let affinity = affinity.map(|seconds| format!("ClientIP, timeout {seconds} s"));
+    row("affinity", affinity.unwrap_or_else(|| "none".to_owned()));
     let ranges = match service.source_ranges.is_empty() {
         true => "all".to_owned(),
         false => service.source_ranges.join(", "),
     };
-    line(text, format_args!("{:<16} {ranges}", "source ranges"));
+    row("source ranges", ranges);
     if let Some(port) = service.health_check_node_port {
-        line(text, format_args!("{:<16} {port}", "health check"));
+        row("health check", port.to_string());
     }
-    if let Some(last) = &service.last_change {
-        let ago = last.received.before(now).as_secs();
-        let took = std::time::Duration::from_secs_f64(last.committed_after_seconds.max(0.0));
-        let received = last.received;
-        let when = format!("{received}, {ago} s ago; committed {took:.1?} later");
-        line(text, format_args!("{:<16} {when}", "last change"));
+    if let Some(LastChange { received, committed_after_seconds }) = &service.last_change {
+        let ago = received.before(now).as_secs();
+        let took = std::time::Duration::from_secs_f64(committed_after_seconds.max(0.0));
+        row("last change", format!("{received}, {ago} s ago; committed {took:.1?} later"));
     }
     text.push('\n');
 }

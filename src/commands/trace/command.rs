@@ -7,9 +7,10 @@ use serde_json::json;
 use shunt_core::model::Store;
 use shunt_core::plan::{NodeContext, Options};
 
-use super::{Ended, Limits, Report, Target, Tracer};
+use super::{Ended, Report, Target, Tracer};
 use crate::agent::{Failure, kernel_errors, logging, netns};
 use crate::commands::args::{Format, Trace as Arguments};
+use crate::commands::{output, print};
 use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, ask_objects};
 
@@ -17,7 +18,7 @@ use crate::serve::query::{NoAnswer, ask_objects};
 const NOT_DELIVERED: u8 = 3;
 
 pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging.0);
+    logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
     let (to, protocol) = arguments.to;
     if arguments.from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
@@ -26,8 +27,8 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     // Before the table exists, so that no signal ends the process without its deletion.
     let stop = signals().context("cannot receive signals")?;
     let target = Target { to, protocol, from: arguments.from };
-    let limits = Limits { count: arguments.count, timeout: arguments.timeout };
-    let tracer = Tracer::start(&target, limits, &node_context(&target))
+    let Arguments { count, timeout, .. } = *arguments;
+    let tracer = Tracer::start(&target, count, timeout, &node_context(&target))
         .map_err(|error| kernel_errors::explain(&error))
         .context("cannot trace packets")?;
     let text = arguments.output == Format::Text;
@@ -35,16 +36,14 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let mut printed = Ok(());
     if text {
         tracing::info!(
-            to = %to, protocol = %protocol, count = limits.count, timeout = ?limits.timeout,
+            to = %to, protocol = %protocol, count, ?timeout,
             "waiting for packets"
         );
     }
     let ended = tracer
         .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
             if text && printed.is_ok() {
-                printed = crate::commands::print(&crate::commands::wrap::for_terminal(
-                    report.to_string(),
-                ));
+                printed = output(Format::Text, &report);
             }
             reports.push(report);
         })
@@ -54,7 +53,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
     }
     if !text {
-        crate::commands::print(&crate::commands::json(&json!({ "packets": reports }))?)?;
+        print(&crate::commands::json(&json!({ "packets": reports }))?)?;
     }
     judge(&reports, ended, &target)
 }

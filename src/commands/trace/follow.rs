@@ -10,20 +10,9 @@ use shunt_core::plan::NodeContext;
 use super::report::Words;
 use super::{Packets, Report, Target, TraceTable};
 
-/// When the trace ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The number of packets: of each client, only the first one counts.
-    pub count: u32,
-    /// The time.
-    pub timeout: Duration,
-}
-
 /// How the trace ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// The number of reported packets.
-    pub packets: u32,
     /// True if a signal ended it.
     pub stopped: bool,
     /// True if the kernel dropped events, so that reports may lack steps.
@@ -34,29 +23,32 @@ pub struct Ended {
 pub struct Tracer {
     words: Words,
     listener: TraceListener,
-    limits: Limits,
+    count: u32,
+    timeout: Duration,
     replies: bool,
     /// After the listener, so that it is deleted last.
     _table: TraceTable,
 }
 
 impl Tracer {
-    /// Begins to trace in the network namespace of this thread. `node_context` is that of the
+    /// Begins to trace in the network namespace of this thread, until so many packets came (of each
+    /// client, only the first one counts) or the time is over. `node_context` is that of the
     /// running agent, by which the rules of shunt are recognised.
     ///
     /// # Errors
     /// If the kernel refuses a listing, the subscription or the table.
     pub fn start(
         target: &Target,
-        limits: Limits,
+        count: u32,
+        timeout: Duration,
         node_context: &NodeContext,
     ) -> Result<Tracer, Error> {
         let words = Words::read(target, node_context)?;
         // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
         let replies = words.has_nat();
         let listener = TraceListener::open()?;
-        let table = TraceTable::install(target, limits.count, replies)?;
-        Ok(Tracer { words, listener, limits, replies, _table: table })
+        let table = TraceTable::install(target, count, replies)?;
+        Ok(Tracer { words, listener, count, timeout, replies, _table: table })
     }
 
     /// Calls `each` with the report of each packet, until a limit is reached or `stop` becomes
@@ -69,10 +61,11 @@ impl Tracer {
         stop: BorrowedFd<'_>,
         mut each: impl FnMut(Report),
     ) -> Result<Ended, Error> {
-        let end = Instant::now() + self.limits.timeout;
+        let end = Instant::now() + self.timeout;
         let mut packets = Packets::new(self.replies);
-        let mut ended = Ended { packets: 0, stopped: false, lost_events: false };
-        while ended.packets < self.limits.count && !ended.stopped {
+        let mut ended = Ended { stopped: false, lost_events: false };
+        let mut count = 0;
+        while count < self.count && !ended.stopped {
             let now = Instant::now();
             let next = packets.next_due();
             // A packet that was seen in time gets its report.
@@ -83,7 +76,7 @@ impl Tracer {
             let now = Instant::now();
             ended.lost_events |= self.listener.drain(|event| packets.take(&event, now))?;
             for (packet, outcome) in packets.finished(Instant::now()) {
-                ended.packets += 1;
+                count += 1;
                 each(self.words.report(&packet, &outcome, self.replies));
             }
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use nfnetlink::Family;
 use nfnetlink::nft::{self, AttachedChain, DumpedRule, NfProto, Socket, TraceStep, Verdict};
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
 use serde::Serialize;
@@ -11,7 +10,7 @@ use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, NodeContext, Set};
 
 use super::{Outcome, Packet, Step, Target};
-use crate::dataplane::{LiveRule, frontend_element, live_rules};
+use crate::dataplane::{LiveRule, frontend_element, live_rules, table_family};
 
 /// What became of a packet, and its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -72,18 +71,6 @@ pub struct StepReport {
     pub backend: Option<SocketAddr>,
 }
 
-impl StepReport {
-    /// Returns family, table, chain and rule.
-    #[must_use]
-    pub fn place(&self) -> String {
-        let StepReport { family, table, chain, handle, .. } = self;
-        match handle {
-            Some(handle) => format!("{family} {table} {chain} rule {handle}"),
-            None => format!("policy of {family} {table} {chain}"),
-        }
-    }
-}
-
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
 const EARLIER: &str = "it belongs to an existing flow, which meets no rules for new ones";
@@ -119,10 +106,7 @@ impl Words {
 
     /// Returns true if a chain translates addresses, so that connection tracking is active.
     pub(super) fn has_nat(&self) -> bool {
-        let family = match self.family {
-            model::Family::V4 => Family::Ip,
-            model::Family::V6 => Family::Ip6,
-        };
+        let family = table_family(self.family);
         self.chains.iter().any(|chain| chain.kind == "nat" && chain.family.sees(family))
     }
 

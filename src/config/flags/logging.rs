@@ -2,7 +2,7 @@
 //!
 //! The last ones are klog's until Kubernetes 1.25; old command lines still have them.
 
-use super::{Flag, Kind};
+use super::Flag;
 
 const KLOG: &str = "all logs go to stderr";
 
@@ -11,31 +11,23 @@ pub(super) const FLAGS: &[Flag] = &[
         "logging-format",
         "text|json",
         "logging.format",
-        Kind::Word(log_format),
         "The log format: text, or json with one object per line.",
     )
+    .checked(log_format)
     .logging(),
     Flag::new(
         "v",
         "LEVEL",
         "logging.verbosity",
-        Kind::Number(0, u32::MAX as i64),
         "Log level: 0 start, stop and problems; 2 also commits, 4 steps, 8 API requests.",
     )
     .logging(),
-    Flag::new(
-        "vmodule",
-        "PATTERNS",
-        "logging.vmodule",
-        Kind::Patterns,
-        "Levels for source files of kube-proxy.",
-    )
-    .logging(),
+    Flag::new("vmodule", "PATTERNS", "logging.vmodule", "Levels for source files of kube-proxy.")
+        .logging(),
     Flag::new(
         "log-flush-frequency",
         "DURATION",
         "logging.flushFrequency",
-        Kind::Duration,
         "How often buffered lines are written.",
     )
     .logging(),
@@ -43,7 +35,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-text-split-stream",
         "",
         "logging.options.text.splitStream",
-        Kind::Switch,
         "Errors to stderr, the rest to stdout.",
     )
     .logging(),
@@ -51,7 +42,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-text-info-buffer-size",
         "BYTES",
         "logging.options.text.infoBufferSize",
-        Kind::Text,
         "Buffer for split streams.",
     )
     .logging(),
@@ -59,7 +49,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-json-split-stream",
         "",
         "logging.options.json.splitStream",
-        Kind::Switch,
         "Errors to stderr, the rest to stdout.",
     )
     .logging(),
@@ -67,7 +56,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "log-json-info-buffer-size",
         "BYTES",
         "logging.options.json.infoBufferSize",
-        Kind::Text,
         "Buffer for split streams.",
     )
     .logging(),
@@ -85,15 +73,13 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 const fn klog(name: &'static str, value: &'static str) -> Flag {
-    Flag::new(name, value, "", Kind::Text, "A flag of earlier kube-proxy versions.")
+    Flag::new(name, value, "", "A flag of earlier kube-proxy versions.")
         .logging()
         .without_effect(KLOG)
 }
 
 const fn klog_switch(name: &'static str) -> Flag {
-    Flag::new(name, "", "", Kind::Switch, "A flag of earlier kube-proxy versions.")
-        .logging()
-        .without_effect(KLOG)
+    Flag::new(name, "", "", "A flag of earlier kube-proxy versions.").logging().without_effect(KLOG)
 }
 
 fn log_format(word: &str) -> Result<(), String> {

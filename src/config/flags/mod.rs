@@ -1,13 +1,16 @@
-//! kube-proxy's flags as data: name, field of the configuration, and kind of value.
+//! kube-proxy's flags as data: name, field of the configuration, and what its value must be beyond the
+//! type of that field.
 
 mod logging;
 mod others;
 mod settings;
 
-use serde_json::{Value, json};
+use std::net::{IpAddr, SocketAddr};
 
-use super::fields;
-use super::raw::{Configuration, GoDuration};
+use serde_json::Value;
+
+use super::fields::{self, Kind};
+use super::{Configuration, Field, GoDuration};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A flag of kube-proxy, or of shunt, that sets a field.
@@ -31,75 +34,8 @@ pub struct Flag {
     reason: &'static str,
     /// True if its value does not become that of the field as it is.
     is_apart: bool,
-    kind: Kind,
-}
-
-/// The kind of a flag's value.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Text,
-    /// As for kube-proxy, an empty name does not override that of a file.
-    Name,
-    Switch,
-    /// A whole number in this range.
-    Number(i64, i64),
-    Rate,
-    Duration,
-    /// A duration that must not be zero: in a file zero means the default, in a flag it is an error.
-    Period,
-    /// Texts with commas in between, which extend the list.
-    List,
-    /// A text that the function accepts.
-    Word(fn(&str) -> Result<(), String>),
-    /// Names with truth values, which extend the mapping.
-    Gates,
-    /// Patterns with levels, which come before those of a file.
-    Patterns,
-}
-
-const NUMBER: Kind = Kind::Number(i32::MIN as i64, i32::MAX as i64);
-
-impl Kind {
-    /// Returns the value in a file.
-    fn parse(self, text: &str) -> Result<Value, String> {
-        let number = "not a number in the valid range";
-        let items = text.split(',').filter(|item| !item.is_empty());
-        match self {
-            Kind::Text | Kind::Name => {}
-            Kind::Word(check) => check(text)?,
-            Kind::Switch => return parse_bool(text).map(Value::from),
-            Kind::Number(from, to) => {
-                let found = text.parse::<i64>().ok().filter(|found| (from..=to).contains(found));
-                return found.map(Value::from).ok_or_else(|| number.to_owned());
-            }
-            Kind::Rate => {
-                return text.parse::<f32>().map(Value::from).map_err(|_| number.to_owned());
-            }
-            Kind::Duration => drop(GoDuration::parse(text)?),
-            Kind::Period if GoDuration::parse(text)?.is_zero() => {
-                return Err("must be longer than zero".to_owned());
-            }
-            Kind::Period => {}
-            Kind::List => return Ok(items.collect()),
-            Kind::Gates => {
-                let gate = |gate: &str| -> Result<(String, Value), String> {
-                    let (name, on) = gate.split_once('=').ok_or("not a list such as Name=true")?;
-                    Ok((name.trim().to_owned(), Value::from(parse_bool(on.trim())?)))
-                };
-                return items.map(gate).collect::<Result<_, _>>().map(Value::Object);
-            }
-            Kind::Patterns => {
-                let pattern = |item: &str| {
-                    let (pattern, level) = item.split_once('=')?;
-                    let level = level.parse::<u32>().ok()?;
-                    Some(json!({ "filePattern": pattern, "verbosity": level }))
-                };
-                let patterns = items.map(pattern).collect::<Option<_>>().map(Value::Array);
-                return patterns.ok_or_else(|| "not a list such as pattern=2,other=4".to_owned());
-            }
-        }
-        Ok(text.into())
-    }
+    /// Accepts a value, or says why not, beyond the type of the field.
+    check: fn(&str) -> Result<(), String>,
 }
 
 impl Flag {
@@ -107,7 +43,6 @@ impl Flag {
         name: &'static str,
         value: &'static str,
         field: &'static str,
-        kind: Kind,
         help: &'static str,
     ) -> Flag {
         Flag {
@@ -120,8 +55,12 @@ impl Flag {
             is_logging: false,
             reason: "",
             is_apart: false,
-            kind,
+            check: |_| Ok(()),
         }
+    }
+
+    const fn checked(self, check: fn(&str) -> Result<(), String>) -> Flag {
+        Flag { check, ..self }
     }
 
     const fn apart(self) -> Flag {
@@ -171,26 +110,32 @@ impl Flag {
     }
 
     /// Sets the field, or extends it.
-    fn set(&self, configuration: &mut Value, value: Value) {
-        let is_no_name = matches!(self.kind, Kind::Name) && value == "";
+    fn set(&self, configuration: &mut Configuration, value: Value) {
+        // As for kube-proxy, an empty name does not override that of a file.
+        let is_no_name = self.name == "hostname-override" && value == "";
         if self.is_apart || self.field.is_empty() || is_no_name {
             return;
         }
-        let mut names = self.field.split('.');
-        let Some(field) = names.try_fold(configuration, |value, name| match value {
-            Value::Object(fields) => Some(fields.entry(name).or_insert(Value::Null)),
-            _ => None,
-        }) else {
-            return;
-        };
-        match (field, value, self.kind) {
-            (Value::Array(items), Value::Array(new), Kind::Patterns) => {
+        match (configuration.entry(self.field), value) {
+            // Patterns come before those of a file.
+            (Value::Array(items), Value::Array(new)) if self.name == "vmodule" => {
                 drop(items.splice(0..0, new));
             }
-            (Value::Array(items), Value::Array(new), _) => items.extend(new),
-            (Value::Object(fields), Value::Object(new), _) => fields.extend(new),
-            (field, value, _) => *field = value,
+            (Value::Array(items), Value::Array(new)) => items.extend(new),
+            (Value::Object(fields), Value::Object(new)) => fields.extend(new),
+            (field, value) => *field = value,
         }
+    }
+
+    /// Returns the value in a file.
+    fn parse(&self, text: &str) -> Result<Value, String> {
+        (self.check)(text)?;
+        let kind = match Field::at(self.field) {
+            Some(field) => field.kind,
+            None if self.is_switch() => Kind::Switch(false),
+            None => Kind::Text(""),
+        };
+        kind.parse(text)
     }
 
     /// Validates a value by itself, without the other flags.
@@ -198,7 +143,20 @@ impl Flag {
     /// # Errors
     /// The problem, for a person.
     pub fn check(&self, value: &str) -> Result<(), String> {
-        self.kind.parse(value).map(drop)
+        self.parse(value).map(drop)
+    }
+}
+
+/// Accepts a port, or 0.
+fn port(text: &str) -> Result<(), String> {
+    text.parse::<u16>().map(drop).map_err(|_| "not a number in the valid range".to_owned())
+}
+
+/// Accepts a duration that is not zero: in a file zero means the default, in a flag it is an error.
+fn period(text: &str) -> Result<(), String> {
+    match GoDuration::parse(text)?.is_zero() {
+        true => Err("must be longer than zero".to_owned()),
+        false => Ok(()),
     }
 }
 
@@ -233,26 +191,28 @@ impl Flags {
     /// Makes a configuration of flags without a file.
     pub(super) fn alone(&self, problems: &mut Vec<Diagnostic>) -> Configuration {
         let mut made = self.apply(|_| true, Configuration::default(), problems);
-        let ports = [
-            (self.last("healthz-port"), &mut made.healthz_bind_address),
-            (self.last("metrics-port"), &mut made.metrics_bind_address),
-        ];
-        for (port, address) in ports {
-            match (port.and_then(|port| port.parse::<u16>().ok()), &address) {
-                (Some(0), _) => *address = Some(String::new()),
+        for (flag, field) in
+            [("healthz-port", "healthzBindAddress"), ("metrics-port", "metricsBindAddress")]
+        {
+            let port = self.last(flag).and_then(|port| port.parse::<u16>().ok());
+            let address = made.text(field).and_then(|address| address.parse::<IpAddr>().ok());
+            match (port, address) {
+                (Some(0), _) => made.put(field, ""),
                 // kube-proxy's default address has a port, so that there another one has no effect.
-                (Some(port), Some(ip)) if ip.parse::<std::net::IpAddr>().is_ok() => {
-                    let ip = if ip.contains(':') { format!("[{ip}]") } else { ip.clone() };
-                    *address = Some(format!("{ip}:{port}"));
-                }
+                (Some(port), Some(ip)) => made.put(field, SocketAddr::new(ip, port).to_string()),
                 _ => {}
             }
         }
         // The flags for iptables and for IPVS set the same two times, each in its mode.
-        let mode = if made.mode.as_deref() == Some("ipvs") { "ipvs" } else { "iptables" };
-        let time = |name: &str| GoDuration::parse(self.last(&format!("{mode}-{name}"))?).ok();
-        made.nftables.sync_period = time("sync-period");
-        made.nftables.min_sync_period = time("min-sync-period");
+        let mode = if made.text("mode") == Some("ipvs") { "ipvs" } else { "iptables" };
+        for (flag, field) in
+            [("sync-period", "nftables.syncPeriod"), ("min-sync-period", "nftables.minSyncPeriod")]
+        {
+            let time = self.last(&format!("{mode}-{flag}"));
+            if let Some(time) = time.and_then(|time| GoDuration::parse(time).ok()) {
+                made.put(field, time.to_string());
+            }
+        }
         made
     }
 
@@ -277,13 +237,12 @@ impl Flags {
     fn apply(
         &self,
         counts: impl Fn(&Flag) -> bool,
-        configuration: Configuration,
+        mut made: Configuration,
         problems: &mut Vec<Diagnostic>,
     ) -> Configuration {
-        let mut made = serde_json::to_value(&configuration).unwrap_or_default();
         let mut idle: Vec<String> = Vec::new();
         for (flag, text) in self.0.iter().filter(|(flag, _)| counts(flag)) {
-            match flag.kind.parse(text) {
+            match flag.parse(text) {
                 Ok(value) => flag.set(&mut made, value),
                 Err(reason) => {
                     let problem = Diagnostic::new(Severity::Error, path(flag), reason);
@@ -300,7 +259,7 @@ impl Flags {
             let note = format!("flags accepted without effect: {}", idle.join(", "));
             problems.push(Diagnostic::new(Severity::Note, FieldPath::default(), note));
         }
-        serde_json::from_value(made).unwrap_or(configuration)
+        made
     }
 
     /// Replaces the name of a field by that of its flag.
@@ -315,16 +274,4 @@ impl Flags {
 
 fn path(flag: &Flag) -> FieldPath {
     FieldPath::dotted(&format!("--{}", flag.name))
-}
-
-/// Parses a truth value as Go's `strconv.ParseBool` does.
-///
-/// # Errors
-/// The values to write instead.
-pub fn parse_bool(value: &str) -> Result<bool, String> {
-    match value {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("not a truth value; write true or false".to_owned()),
-    }
 }

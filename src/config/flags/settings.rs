@@ -2,16 +2,13 @@
 
 use shunt_core::model::Balancing;
 
-use super::{Flag, Kind, NUMBER};
-
-const PORT_NUMBER: Kind = Kind::Number(0, u16::MAX as i64);
+use super::{Flag, period, port};
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
         "hostname-override",
         "NAME",
         "hostnameOverride",
-        Kind::Name,
         "The name of the Node; default: the host name.",
     )
     .beside_file(),
@@ -19,14 +16,12 @@ pub(super) const FLAGS: &[Flag] = &[
         "kubeconfig",
         "FILE",
         "clientConnection.kubeconfig",
-        Kind::Text,
         "The kubeconfig for the Kubernetes API.",
     ),
     Flag::new(
         "kube-api-content-type",
         "TYPE",
         "clientConnection.contentType",
-        Kind::Text,
         "The content type for the Kubernetes API: application/vnd.kubernetes.protobuf or \
          application/json.",
     ),
@@ -34,7 +29,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "master",
         "URL",
         "",
-        Kind::Text,
         "The address of the Kubernetes API; overrides that of the kubeconfig.",
     )
     .beside_file(),
@@ -42,82 +36,71 @@ pub(super) const FLAGS: &[Flag] = &[
         "bind-address",
         "ADDRESS",
         "bindAddress",
-        Kind::Text,
         "The node's primary address; overrides that of the Node. Nothing listens on it.",
     ),
     Flag::new(
         "healthz-bind-address",
         "ADDRESS[:PORT]",
         "healthzBindAddress",
-        Kind::Text,
         "The address for /healthz and /livez; default: 0.0.0.0:10256. Empty: no server.",
     ),
     Flag::new(
         "healthz-port",
         "PORT",
         "healthzBindAddress",
-        PORT_NUMBER,
         "Deprecated: 0 turns /healthz off; another port applies to a --healthz-bind-address \
          without one.",
-    )
+    ).checked(port)
     .apart(),
     Flag::new(
         "metrics-bind-address",
         "ADDRESS[:PORT]",
         "metricsBindAddress",
-        Kind::Text,
         "The address for /metrics; default: 127.0.0.1:10249. Empty: no server.",
     ),
     Flag::new(
         "metrics-port",
         "PORT",
         "metricsBindAddress",
-        PORT_NUMBER,
         "Deprecated: 0 turns /metrics off; another port applies to a --metrics-bind-address \
          without one.",
-    )
+    ).checked(port)
     .apart(),
     Flag::new(
         "bind-address-hard-fail",
         "",
         "bindAddressHardFail",
-        Kind::Switch,
         "Exit if the port for /healthz or /metrics cannot be bound, instead of retrying.",
     ),
     Flag::new(
         "proxy-mode",
         "MODE",
         "mode",
-        Kind::Text,
         "nftables; shunt accepts iptables and ipvs, and programs nftables.",
     ),
     Flag::new(
         "masquerade-all",
         "",
         "nftables.masqueradeAll",
-        Kind::Switch,
         "Masquerade all traffic to ClusterIPs.",
     ),
     Flag::new(
         "iptables-masquerade-bit",
         "BIT",
         "iptables.masqueradeBit",
-        NUMBER,
         "The masquerade bit of the packet mark, unless --proxy-mode=nftables; default: 14.",
     ),
     Flag::new(
         "iptables-sync-period",
         "DURATION",
         "nftables.syncPeriod",
-        Kind::Period,
         "A change that waits twice as long makes the agent unhealthy; default: 30s.",
-    )
+    ).checked(period)
     .apart(),
     Flag::new(
         "iptables-min-sync-period",
         "DURATION",
         "nftables.minSyncPeriod",
-        Kind::Duration,
         "The minimum time between two commits; default: 0s.",
     )
     .apart(),
@@ -125,15 +108,13 @@ pub(super) const FLAGS: &[Flag] = &[
         "ipvs-sync-period",
         "DURATION",
         "nftables.syncPeriod",
-        Kind::Period,
         "--iptables-sync-period for --proxy-mode=ipvs.",
-    )
+    ).checked(period)
     .apart(),
     Flag::new(
         "ipvs-min-sync-period",
         "DURATION",
         "nftables.minSyncPeriod",
-        Kind::Duration,
         "--iptables-min-sync-period for --proxy-mode=ipvs.",
     )
     .apart(),
@@ -141,7 +122,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "detect-local-mode",
         "MODE",
         "detectLocalMode",
-        Kind::Text,
         "How to detect traffic of local pods: ClusterCIDR, NodeCIDR, BridgeInterface or \
          InterfaceNamePrefix.",
     ),
@@ -149,28 +129,24 @@ pub(super) const FLAGS: &[Flag] = &[
         "cluster-cidr",
         "CIDRS",
         "clusterCIDR",
-        Kind::Text,
         "The addresses of pods: a prefix, or one per family separated by a comma.",
     ),
     Flag::new(
         "pod-bridge-interface",
         "NAME",
         "detectLocal.bridgeInterface",
-        Kind::Text,
         "With --detect-local-mode=BridgeInterface: the bridge.",
     ),
     Flag::new(
         "pod-interface-name-prefix",
         "PREFIX",
         "detectLocal.interfaceNamePrefix",
-        Kind::Text,
         "With --detect-local-mode=InterfaceNamePrefix: the prefix.",
     ),
     Flag::new(
         "nodeport-addresses",
         "CIDRS",
         "nodePortAddresses",
-        Kind::List,
         "The addresses of NodePorts: CIDRs, `primary`, `localhost` and `all`, separated by commas. \
          Default: `all`; with --proxy-mode=nftables `primary`.",
     ),
@@ -178,7 +154,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "iptables-localhost-nodeports",
         "",
         "iptables.localhostNodePorts",
-        Kind::Switch,
         "Without --proxy-mode=nftables: NodePorts of TCP on 127.0.0.1, if --nodeport-addresses \
          contain it; default: true.",
     ),
@@ -186,14 +161,12 @@ pub(super) const FLAGS: &[Flag] = &[
         "oom-score-adj",
         "SCORE",
         "oomScoreAdj",
-        NUMBER,
         "The OOM score of the agent, -1000 to 1000; default: -999.",
     ),
     Flag::new(
         "conntrack-max-per-core",
         "COUNT",
         "conntrack.maxPerCore",
-        NUMBER,
         "Maximum number of tracked connections per CPU, 1048576 in total; default: 32768. 0 leaves \
          it unchanged.",
     ),
@@ -201,49 +174,42 @@ pub(super) const FLAGS: &[Flag] = &[
         "conntrack-min",
         "COUNT",
         "conntrack.min",
-        NUMBER,
         "Minimum for the limit of tracked connections; default: 131072.",
     ),
     Flag::new(
         "conntrack-tcp-timeout-established",
         "DURATION",
         "conntrack.tcpEstablishedTimeout",
-        Kind::Duration,
         "Timeout of idle TCP connections; default: 24h. 0s leaves it unchanged.",
     ),
     Flag::new(
         "conntrack-tcp-timeout-close-wait",
         "DURATION",
         "conntrack.tcpCloseWaitTimeout",
-        Kind::Duration,
         "Timeout of TCP connections in CLOSE_WAIT; default: 1h. 0s leaves it unchanged.",
     ),
     Flag::new(
         "conntrack-tcp-be-liberal",
         "",
         "conntrack.tcpBeLiberal",
-        Kind::Switch,
         "Also track TCP packets outside the window.",
     ),
     Flag::new(
         "conntrack-udp-timeout",
         "DURATION",
         "conntrack.udpTimeout",
-        Kind::Duration,
         "Timeout of UDP flows without an answer; 0s leaves it unchanged.",
     ),
     Flag::new(
         "conntrack-udp-timeout-stream",
         "DURATION",
         "conntrack.udpStreamTimeout",
-        Kind::Duration,
         "Timeout of UDP flows with answers; 0s leaves it unchanged.",
     ),
     Flag::new(
         "reset-gone-endpoints",
         "",
         "shunt.resetGoneEndpoints",
-        Kind::Switch,
         "Reset established TCP connections to an endpoint that was terminating and is gone from \
          every EndpointSlice, so that clients reconnect at once.",
     )
@@ -252,9 +218,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "load-balancing",
         "random|source-hash|source-and-port-hash",
         "shunt.loadBalancing",
-        Kind::Word(|word| word.parse::<Balancing>().map(drop)),
         "Choose endpoints at random, or by a hash of the client, so that every node chooses the same \
          one; an annotation of a Service overrides it; default: random.",
-    )
+    ).checked(|word| word.parse::<Balancing>().map(drop))
     .own(),
 ];

@@ -137,24 +137,6 @@ fn commits_of_others_to_their_own_tables_are_no_damage() {
     assert_eq!(world.events(), []);
 }
 
-#[test]
-fn nothing_is_listed_until_another_process_can_have_changed_it() {
-    let mut world = shared();
-    world.listings_cost(SECOND);
-    world.pass(3600 * SECOND);
-    assert_eq!(world.processor(), Duration::ZERO);
-    let mut owner = World::new();
-    owner.send(cluster(&[11, 12]));
-    owner.settle();
-    owner.listings_cost(SECOND);
-    owner.foreign(&elsewhere("other"));
-    owner.pass(3600 * SECOND);
-    assert_eq!(owner.processor(), Duration::ZERO);
-    world.foreign(&elsewhere("other"));
-    world.pass(SECOND);
-    assert!(world.processor() > Duration::ZERO);
-}
-
 /// Other processes commit all the time, and each listing is dear.
 #[test]
 fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {

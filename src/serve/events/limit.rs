@@ -106,18 +106,10 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::events::Scope;
     use shunt_core::model::ObjectName;
 
     fn notice(reason: &'static str, n: u32) -> Notice {
-        Notice {
-            regarding: Regarding::Node,
-            scope: Scope::Node,
-            is_warning: true,
-            reason,
-            action: "Test",
-            note: n.to_string(),
-        }
+        Notice::of_node(reason, "Test", n.to_string())
     }
 
     const REASONS: [&str; 10] = ["A", "B", "C", "D", "E", "F", "G", "H", "I", "J"];

@@ -57,6 +57,28 @@ pub struct Notice {
     pub note: String,
 }
 
+impl Notice {
+    /// Makes a warning about the Node of this agent.
+    #[must_use]
+    pub fn of_node(reason: &'static str, action: &'static str, note: String) -> Notice {
+        let (regarding, scope) = (Regarding::Node, Scope::Node);
+        Notice { regarding, scope, is_warning: true, reason, action, note }
+    }
+
+    /// Makes a warning about a Service.
+    #[must_use]
+    pub fn of_service(
+        service: &ObjectName,
+        scope: Scope,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) -> Notice {
+        let regarding = Regarding::Service(service.clone());
+        Notice { regarding, scope, is_warning: true, reason, action, note }
+    }
+}
+
 /// The queue of notices. One call of [`publish()`] at a time takes from it; the next one continues
 /// when that is dropped.
 #[derive(Debug, Clone)]

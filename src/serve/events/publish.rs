@@ -266,14 +266,7 @@ mod tests {
 
     #[test]
     fn an_event_is_what_the_api_takes() {
-        let notice = Notice {
-            regarding: Regarding::Service(ObjectName::new("shop", "web")),
-            scope: Scope::Cluster,
-            is_warning: true,
-            reason: "FrontendConflict",
-            action: "ProgramService",
-            note: "ä".repeat(MAX_NOTE),
-        };
+        let notice = Notice { note: "ä".repeat(MAX_NOTE), ..conflict("web") };
         let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
         let event = json(event(&notice, "node-1", Some("0a-1b".to_owned()), now));
         assert_eq!(
@@ -291,15 +284,7 @@ mod tests {
 
     #[test]
     fn events_about_the_node_are_in_the_default_namespace() {
-        let notice = Notice {
-            regarding: Regarding::Node,
-            scope: Scope::Node,
-            is_warning: false,
-            reason: "Starting",
-            action: "StartShunt",
-            note: String::new(),
-        };
-        let event = json(event(&notice, "node-1", None, SystemTime::now()));
+        let event = json(event(&starting(), "node-1", None, SystemTime::now()));
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["type"], "Normal");
         assert!(event["regarding"].get("namespace").is_none());
@@ -373,25 +358,12 @@ mod tests {
     }
 
     fn conflict(loser: &str) -> Notice {
-        Notice {
-            regarding: Regarding::Service(ObjectName::new("shop", loser)),
-            scope: Scope::Cluster,
-            is_warning: true,
-            reason: "FrontendConflict",
-            action: "ProgramService",
-            note: "198.51.100.7:80 belongs to the older Service shop/a".to_owned(),
-        }
+        let (loser, note) = (ObjectName::new("shop", loser), "198.51.100.7:80".to_owned());
+        Notice::of_service(&loser, Scope::Cluster, "FrontendConflict", "ProgramService", note)
     }
 
     fn starting() -> Notice {
-        Notice {
-            regarding: Regarding::Node,
-            scope: Scope::Node,
-            is_warning: false,
-            reason: "Starting",
-            action: "StartShunt",
-            note: String::new(),
-        }
+        Notice { is_warning: false, ..Notice::of_node("Starting", "StartShunt", String::new()) }
     }
 
     async fn publish_from(

@@ -49,14 +49,9 @@ mod tests {
     use super::*;
 
     fn conflict(service: &str) -> Notice {
-        Notice {
-            regarding: Regarding::Service(ObjectName::new("shop", service)),
-            scope: Scope::Cluster,
-            is_warning: true,
-            reason: "FrontendConflict",
-            action: "ProgramService",
-            note: String::new(),
-        }
+        let service = ObjectName::new("shop", service);
+        let (reason, action) = ("FrontendConflict", "ProgramService");
+        Notice::of_service(&service, Scope::Cluster, reason, action, String::new())
     }
 
     fn nodes(count: usize) -> HashSet<Arc<str>> {

@@ -5,13 +5,14 @@
 //! whatever other clients do.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::body::Bytes;
 use nix::sys::resource::{Resource, getrlimit};
-use tokio::task::AbortHandle;
+use tokio::sync::oneshot;
 
 /// The limits of clients.
 #[derive(Debug, Clone, Copy)]
@@ -77,8 +78,8 @@ struct Connection {
     source: IpAddr,
     /// The size of answers that the client has not read.
     unread: usize,
-    /// `None` until the task runs.
-    task: Option<AbortHandle>,
+    /// Its drop tells the task that the pool has closed the connection.
+    _open: oneshot::Sender<Infallible>,
 }
 
 /// A connection's slot in the pool, which dropping frees.
@@ -104,7 +105,8 @@ impl Connections {
     }
 
     /// Returns a slot for a new connection. Closes another connection if there are too many.
-    pub(super) fn enter(&self, from: IpAddr) -> Arc<Slot> {
+    /// The receiver ends when the pool closes this one.
+    pub(super) fn enter(&self, from: IpAddr) -> (Arc<Slot>, oneshot::Receiver<Infallible>) {
         let source = aggregated(from);
         let mut pool = self.lock();
         if pool.connections.values().filter(|c| c.source == source).count()
@@ -115,8 +117,9 @@ impl Connections {
             pool.close_one();
         }
         let id = pool.tick();
-        pool.connections.insert(id, Connection { id, source, unread: 0, task: None });
-        Arc::new(Slot { connections: self.clone(), id })
+        let (_open, closed) = oneshot::channel();
+        pool.connections.insert(id, Connection { id, source, unread: 0, _open });
+        (Arc::new(Slot { connections: self.clone(), id }), closed)
     }
 
     /// Closes a connection to free its file descriptor. Returns false if there is none.
@@ -159,10 +162,7 @@ impl Pool {
     /// Closes the least recently used of these connections. Returns false if there is none.
     fn close_first(&mut self, of: impl Fn(&Connection) -> bool) -> bool {
         let connections = self.connections.len();
-        let Some(Connection { source, task, .. }) = self.take(of) else { return false };
-        if let Some(task) = task {
-            task.abort();
-        }
+        let Some(Connection { source, .. }) = self.take(of) else { return false };
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PERIOD) {
             self.logged = Some(Instant::now());
             tracing::warn!(
@@ -191,19 +191,6 @@ impl Pool {
 }
 
 impl Slot {
-    /// Sets the task to abort when the pool closes the connection.
-    pub(super) fn serve_by(&self, task: AbortHandle) {
-        match self.connections.lock().get(self.id) {
-            Some(connection) => connection.task = Some(task),
-            None => task.abort(),
-        }
-    }
-
-    /// Returns true if the pool closed the connection.
-    pub(super) fn is_closed(&self) -> bool {
-        self.connections.lock().get(self.id).is_none()
-    }
-
     /// Marks the connection as just used.
     pub(super) fn used(&self) {
         let mut pool = self.connections.lock();
@@ -260,6 +247,8 @@ impl Drop for Unread {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
     use super::*;
 
     fn connections(count: usize, per_source: usize, unread: usize) -> Connections {
@@ -271,18 +260,21 @@ mod tests {
         IpAddr::from([192, 0, 2, host])
     }
 
-    fn open(slots: &[Arc<Slot>]) -> Vec<bool> {
-        slots.iter().map(|slot| !slot.is_closed()).collect()
+    type Entered = (Arc<Slot>, oneshot::Receiver<Infallible>);
+
+    fn open(slots: &mut [Entered]) -> Vec<bool> {
+        let is_open = |(_, closed): &mut Entered| closed.try_recv() == Err(TryRecvError::Empty);
+        slots.iter_mut().map(is_open).collect()
     }
 
     #[test]
     fn the_least_recently_used_connection_of_a_source_is_closed_first() {
         let pool = connections(10, 3, 1000);
-        let mut slots: Vec<Arc<Slot>> = (0..3).map(|_| pool.enter(from(1))).collect();
+        let mut slots: Vec<Entered> = (0..3).map(|_| pool.enter(from(1))).collect();
         slots.push(pool.enter(from(2)));
-        slots[0].used();
+        slots[0].0.used();
         slots.push(pool.enter(from(1)));
-        assert_eq!(open(&slots), [true, false, true, true, true]);
+        assert_eq!(open(&mut slots), [true, false, true, true, true]);
         drop(slots);
         assert!(pool.lock().connections.is_empty());
     }

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::protocol::{Answer, Handler};
-use super::server::{Bind, OnPort, Server, Unbound};
+use super::server::{OnPort, Server, Unbound};
+use crate::config::Config;
 use crate::serve::metrics::{Metrics, Probe};
 
 /// The health of the agent.
@@ -106,20 +107,21 @@ struct FamilyHealth {
 /// The purpose of the health server, in messages.
 pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
 
-/// Serves for ever, at the current address of `bind`.
+/// Serves for ever, at `healthzBindAddress`.
 ///
 /// # Errors
-/// If the port cannot be bound and [`Bind::hard_fail`] is set.
+/// If the port cannot be bound and `bindAddressHardFail` is set.
 pub async fn serve_health(
-    bind: watch::Receiver<Bind>,
+    config: watch::Receiver<Config>,
     health: HealthSource,
     metrics: Metrics,
     connections: Connections,
     on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
     let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
-    let server = Server { purpose, field, connections, on_port };
-    server.serve(bind, handler(health, metrics)).await
+    let address = |config: &Config| config.healthz_bind_address;
+    let server = Server { purpose, field, address, connections, on_port };
+    server.serve(config, handler(health, metrics)).await
 }
 
 fn handler(health: HealthSource, metrics: Metrics) -> Handler {

@@ -4,34 +4,39 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use hyper::header::{ACCEPT, HeaderMap};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, Page, SharedPage};
-use super::server::{Bind, OnPort, Server, Unbound};
+use super::server::{OnPort, Server, Unbound};
+use crate::config::{Config, Configuration};
 use crate::serve::metrics::{Format, Metrics};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves for ever, at the current address of `bind`. `configz` is the configuration in force as
-/// JSON, the body of that page.
+/// The API group of a KubeProxyConfiguration: its key in `/configz`.
+const GROUP: &str = "kubeproxy.config.k8s.io";
+
+/// Serves for ever, at `metricsBindAddress`. `configz` is the configuration in force with all fields.
 ///
 /// # Errors
-/// If the port cannot be bound and [`Bind::hard_fail`] is set.
+/// If the port cannot be bound and `bindAddressHardFail` is set.
 pub async fn serve_metrics(
-    bind: watch::Receiver<Bind>,
+    config: watch::Receiver<Config>,
     metrics: Metrics,
-    configz: watch::Receiver<String>,
+    configz: watch::Receiver<Configuration>,
     connections: Connections,
     on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
     let (purpose, field) = ("metrics", "metricsBindAddress");
-    let server = Server { purpose, field, connections, on_port };
-    server.serve(bind, handler(metrics, configz)).await
+    let address = |config: &Config| config.metrics_bind_address;
+    let server = Server { purpose, field, address, connections, on_port };
+    server.serve(config, handler(metrics, configz)).await
 }
 
-fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
+fn handler(metrics: Metrics, configz: watch::Receiver<Configuration>) -> Handler {
     let all = metrics.clone();
     let all = Exposition::new(move |format| all.exposition(format));
     let own = metrics.clone();
@@ -45,7 +50,7 @@ fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
                 metrics.pinged();
                 Answer::ok(PLAIN_TEXT, "ok".to_owned())
             }
-            "/configz" => Answer::ok(JSON, configz.borrow().clone()),
+            "/configz" => Answer::ok(JSON, json!({ GROUP: &*configz.borrow() }).to_string()),
             "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
             _ => return None,
         };

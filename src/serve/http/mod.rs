@@ -2,7 +2,8 @@
 //!
 //! Owns: the health server, the metrics server, and the listeners of `healthCheckNodePort`.
 //!
-//! Must not know: Services, nf_tables. It reads [`Health`] values and [`Metrics`].
+//! Must not know: Services, nf_tables. It reads [`Health`] values, [`Metrics`], and its addresses in
+//! the configuration.
 //!
 //! [`Metrics`]: crate::serve::metrics::Metrics
 
@@ -16,5 +17,5 @@ mod service_health;
 pub use connections::{Connections, Limits};
 pub use health::{HEALTH_PURPOSE, Health, HealthSource, serve_health};
 pub use metrics::serve_metrics;
-pub use server::{Bind, OnPort, PortReport, Unbound};
-pub use service_health::{ServiceHealth, ServiceHealths, UnboundPorts, serve_service_health};
+pub use server::{OnPort, PortReport, Unbound};
+pub use service_health::{ServiceHealth, ServiceHealths, serve_service_health};

@@ -1,11 +1,9 @@
 //! An HTTP listener for GET and HEAD that clients cannot exhaust.
 
 use std::convert::Infallible;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -17,7 +15,6 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
@@ -140,7 +137,7 @@ fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
 
 /// Opens a listener. Without `only_own_family`, each unspecified address is that of both families, as
 /// it is to Go, or that of IPv4 on a kernel without IPv6.
-pub(super) fn listen(mut address: SocketAddr, only_own_family: bool) -> io::Result<TcpListener> {
+fn listen(mut address: SocketAddr, only_own_family: bool) -> io::Result<TcpListener> {
     /// The usual value of `net.core.somaxconn`, which Go uses.
     const BACKLOG: u32 = 4096;
     /// The kernel's limits for unread answers: bytes (it allocates twice as many) and milliseconds.
@@ -169,12 +166,41 @@ pub(super) fn listen(mut address: SocketAddr, only_own_family: bool) -> io::Resu
     socket.listen(BACKLOG)
 }
 
-/// Answers requests until the listener fails, and returns its error.
-pub(super) async fn accept(
-    listener: &TcpListener,
+/// Answers requests at an address, for ever: opens a listener again that was closed, and retries a
+/// port that cannot be bound. Calls `taken` with the first error, which returns a guard until the port
+/// is bound, or the reason to end.
+pub(super) async fn keep_listening<G, E>(
+    address: SocketAddr,
+    only_own_family: bool,
+    purpose: &str,
     handler: Handler,
     connections: &Connections,
-) -> io::Error {
+    taken: impl Fn(io::Error) -> Result<G, E>,
+) -> E {
+    let mut guard = None;
+    loop {
+        match listen(address, only_own_family) {
+            Ok(listener) => {
+                guard = None;
+                if !only_own_family {
+                    tracing::info!(%address, "serving {purpose}");
+                }
+                let error = accept(&listener, handler.clone(), connections).await;
+                tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
+                continue;
+            }
+            Err(error) if guard.is_none() => match taken(error) {
+                Ok(new) => guard = Some(new),
+                Err(end) => return end,
+            },
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Answers requests until the listener fails, and returns its error.
+async fn accept(listener: &TcpListener, handler: Handler, connections: &Connections) -> io::Error {
     /// The pause before the next `accept` after a shortage.
     const PAUSE: Duration = Duration::from_millis(100);
     // Let requests be answered before further connections can take their slots.
@@ -184,10 +210,9 @@ pub(super) async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let slot = connections.enter(client.ip());
-                let stream = Stream { stream, slot: slot.clone() };
-                let conversation = converse(stream, handler.clone(), connections.limits());
-                slot.serve_by(tokio::spawn(conversation).abort_handle());
+                let (slot, closed) = connections.enter(client.ip());
+                let limits = connections.limits();
+                tokio::spawn(converse(stream, slot, closed, handler.clone(), limits));
                 accepted += 1;
                 is_short = false;
                 if accepted.is_multiple_of(batch) {
@@ -236,67 +261,17 @@ impl AcceptError {
     }
 }
 
-/// A connection that is reset when the pool closes it. A normal close would let the kernel keep the
-/// unread answer.
-struct Stream {
-    stream: TcpStream,
-    slot: Arc<Slot>,
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if self.slot.is_closed() {
-            // It fails only for sockets other than TCP.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 /// Answers the requests of a client within the limits. Ignores clients that give up or time out.
-async fn converse(stream: Stream, handler: Handler, limits: Limits) {
+/// `closed` ends when the pool closes the connection.
+async fn converse(
+    stream: TcpStream,
+    client: Arc<Slot>,
+    closed: oneshot::Receiver<Infallible>,
+    handler: Handler,
+    limits: Limits,
+) {
     /// The maximum size of a request. hyper accepts half of that in any case.
     const REQUEST: usize = 16 * 1024;
-    let client = stream.slot.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         client.used();
         let page = match *request.method() {
@@ -315,13 +290,18 @@ async fn converse(stream: Stream, handler: Handler, limits: Limits) {
             Ok::<_, Infallible>(respond(answer, &client))
         }
     });
-    let conversation = http1::Builder::new()
+    let mut conversation = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
         .max_buf_size(REQUEST)
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
-    let _ = tokio::time::timeout(limits.connection, conversation).await;
+    tokio::select! {
+        _ = tokio::time::timeout(limits.connection, &mut conversation) => {}
+        // A normal close would let the kernel keep the unread answer. It fails only for sockets other
+        // than TCP.
+        _ = closed => drop(conversation.into_parts().io.into_inner().set_zero_linger()),
+    }
 }
 
 fn respond(answer: Answer, client: &Arc<Slot>) -> Response<Full<Bytes>> {
@@ -365,6 +345,21 @@ mod tests {
         let handler: Handler = Arc::new(|_, _| None);
         let error = accept(&listener, handler, &Connections::default()).await;
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[tokio::test]
+    async fn connection_that_the_pool_closes_is_reset() {
+        use tokio::io::AsyncReadExt;
+
+        let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limits = Limits { per_source: 1, ..Limits::default() };
+        let handler: Handler = Arc::new(|_, _| None);
+        tokio::spawn(async move { accept(&listener, handler, &Connections::new(limits)).await });
+        let connect = async || TcpStream::connect(address).await.expect("a listener");
+        let (mut first, _second) = (connect().await, connect().await);
+        let error = first.read(&mut [0]).await.expect_err("no connection");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]

@@ -9,17 +9,9 @@ use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::protocol::{self, Handler, RETRY};
+use crate::config::Config;
 
-/// The address of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bind {
-    /// `None` turns the server off.
-    pub address: Option<SocketAddr>,
-    /// `bindAddressHardFail`: a port that cannot be bound is an error, without a retry.
-    pub hard_fail: bool,
-}
-
-/// A port that cannot be bound, with [`Bind::hard_fail`].
+/// A port that cannot be bound, with `bindAddressHardFail`.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address} for {purpose} ({field}): {reason}; free the port, choose another \
@@ -55,6 +47,8 @@ pub(super) struct Server {
     pub(super) purpose: &'static str,
     /// The configuration field of the address.
     pub(super) field: &'static str,
+    /// Returns the address; `None` turns the server off.
+    pub(super) address: fn(&Config) -> Option<SocketAddr>,
     /// The pool that all servers share.
     pub(super) connections: Connections,
     /// Receives reports of the port.
@@ -72,54 +66,47 @@ impl Drop for Reported<'_> {
 }
 
 impl Server {
-    /// Serves for ever, at the current address of `bind`. Reports a port that cannot be bound once.
+    /// Serves for ever, at the address of the configuration. Reports a port that cannot be bound once.
     ///
     /// # Errors
-    /// If the port cannot be bound and [`Bind::hard_fail`] is set.
+    /// If the port cannot be bound and `bindAddressHardFail` is set.
     pub(super) async fn serve(
         &self,
-        mut bind: watch::Receiver<Bind>,
+        mut config: watch::Receiver<Config>,
         handler: Handler,
     ) -> Result<Infallible, Unbound> {
+        let bind = |config: &Config| ((self.address)(config), config.bind_address_hard_fail);
         loop {
-            let now = *bind.borrow_and_update();
+            let now = bind(&config.borrow_and_update());
             tokio::select! {
                 Err(unbound) = self.serve_at(now, &handler) => return Err(unbound),
-                Ok(_) = bind.wait_for(|bind| *bind != now) => {}
+                Ok(_) = config.wait_for(|config| bind(config) != now) => {}
             }
         }
     }
 
-    async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
-        let Some(address) = bind.address else { return std::future::pending().await };
+    async fn serve_at(
+        &self,
+        (address, hard_fail): (Option<SocketAddr>, bool),
+        handler: &Handler,
+    ) -> Result<Infallible, Unbound> {
+        let Some(address) = address else { return std::future::pending().await };
         let Server { purpose, field, .. } = *self;
-        let mut reported = None;
-        loop {
-            match protocol::listen(address, false) {
-                Ok(listener) => {
-                    reported = None;
-                    tracing::info!(%address, "serving {purpose}");
-                    let error =
-                        protocol::accept(&listener, handler.clone(), &self.connections).await;
-                    tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
-                    continue;
-                }
-                Err(reason) if bind.hard_fail => {
-                    return Err(Unbound { purpose, field, address, reason });
-                }
-                Err(error) if reported.is_none() => {
-                    tracing::error!(
-                        %address, %error,
-                        "cannot serve {purpose} ({field}), retrying every {} s; if another process \
-                         holds the port, it answers meanwhile; the rules stay up to date",
-                        RETRY.as_secs(),
-                    );
-                    (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
-                    reported = Some(Reported(self, address));
-                }
-                Err(_) => {}
+        let taken = |error: io::Error| {
+            if hard_fail {
+                return Err(Unbound { purpose, field, address, reason: error });
             }
-            tokio::time::sleep(RETRY).await;
-        }
+            tracing::error!(
+                %address, %error,
+                "cannot serve {purpose} ({field}), retrying every {} s; if another process \
+                 holds the port, it answers meanwhile; the rules stay up to date",
+                RETRY.as_secs(),
+            );
+            (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
+            Ok(Reported(self, address))
+        };
+        let connections = &self.connections;
+        let handler = handler.clone();
+        Err(protocol::keep_listening(address, false, purpose, handler, connections, taken).await)
     }
 }

@@ -2,8 +2,9 @@
 //! Service.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use shunt_core::model::ObjectName;
@@ -12,8 +13,9 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::protocol::{self, Answer, Handler, RETRY};
-use crate::serve::metrics::{Metrics, Server};
+use super::protocol::{self, Answer, Handler};
+use crate::serve::metrics::Metrics;
+use crate::serve::unbound_ports::UnboundPorts;
 
 /// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,32 +47,13 @@ impl ServiceHealth {
     }
 }
 
-/// The addresses that cannot be bound. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct UnboundPorts(Arc<Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>>);
-
-impl UnboundPorts {
-    /// Returns each address with its Service and the error.
-    #[must_use]
-    pub fn list(&self) -> Vec<(SocketAddr, ObjectName, String)> {
-        let ports = self.lock();
-        let ports = ports.iter();
-        ports.map(|(address, (service, why))| (*address, service.clone(), why.clone())).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, (ObjectName, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A listed address. Dropping this removes it from the list.
 struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        let mut ports = self.0.lock();
-        ports.remove(&self.2);
-        self.1.unbound_ports(Server::ServiceHealth, ports.len());
+        self.0.remove(self.2);
+        self.1.unbound_ports("service-health", self.0.len());
     }
 }
 
@@ -124,26 +107,15 @@ async fn serve(
         let healthy = health().is_ready();
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });
-    let mut listed = None;
-    loop {
-        match protocol::listen(address, true) {
-            Ok(listener) => {
-                listed = None;
-                let error = protocol::accept(&listener, handler.clone(), &connections).await;
-                tracing::error!(%address, %error, "listener for health checks closed, reopening it");
-                continue;
-            }
-            Err(error) if listed.is_none() => {
-                if let Some(told) = wanted.borrow().get(&address) {
-                    report(&told.service, address, &error);
-                    let mut ports = unbound.lock();
-                    ports.insert(address, (told.service.clone(), error.to_string()));
-                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
-                }
-                listed = Some(Listed(&unbound, &metrics, address));
-            }
-            Err(_) => {}
+    let taken = |error| {
+        if let Some(told) = wanted.borrow().get(&address) {
+            report(&told.service, address, &error);
+            unbound.add(address, &told.service, &error);
+            metrics.unbound_ports("service-health", unbound.len());
         }
-        tokio::time::sleep(RETRY).await;
-    }
+        Ok::<_, Infallible>(Listed(&unbound, &metrics, address))
+    };
+    let never =
+        protocol::keep_listening(address, true, "health checks", handler, &connections, taken);
+    match never.await {}
 }

@@ -12,7 +12,7 @@ use shunt_core::model::Backend;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::shared::{Ending, Port, Shared, Slot};
+use super::shared::{Port, Shared, Slot, lock};
 use shunt_core::jitter;
 
 /// The timeout of a connection to an endpoint. kube-proxy's proxy has the same.
@@ -30,23 +30,23 @@ const CHUNKS_PER_TURN: u32 = 16;
 
 /// Serves a client to the end of its connection.
 pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared>, slot: Slot) {
-    let backend = port.balancer().choose(Instant::now(), jitter::fraction());
+    let backend = lock(&port).choose(Instant::now(), jitter::fraction());
     let Some(backend) = backend else {
         return reset(&client);
     };
     let endpoint = match dial(backend).await {
         Ok(endpoint) => endpoint,
         Err(error) => {
-            port.balancer().failed(backend);
-            slot.end(Ending::Unreachable);
+            lock(&port).failed(backend);
+            slot.end("unreachable");
             tracing::debug!(
-                service = %port.service(), endpoint = %address(backend), %error,
+                service = %lock(&port).service(), endpoint = %address(backend), %error,
                 "cannot connect to the endpoint, reset the connection to the node port on loopback"
             );
             return reset(&client);
         }
     };
-    slot.end(Ending::Forwarded);
+    slot.end("forwarded");
     // Each side may rely on it that its small writes are sent at once.
     let _ = client.set_nodelay(true);
     // A client that has closed with more data than the endpoint accepts: its kernel gives up after
@@ -209,6 +209,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::serve::loopback::balancer::Balancer;
     use crate::serve::metrics::Metrics;
 
     /// The timeout of a test that must not wait for it.
@@ -231,14 +232,14 @@ mod tests {
             let address = endpoint.local_addr().unwrap();
             let mut shared = Shared::new(Metrics::new(&[]), Arc::new(|_, _, _| ()));
             shared.half_closed_timeout = half_closed_timeout;
-            let port = Port::new(LoopbackPort {
+            let port = Balancer::new(LoopbackPort {
                 service: ObjectName::new("default", "hung"),
                 pool: vec![Backend { address: address.ip(), port: address.port() }].into(),
                 affinity: None,
             });
             Hung {
                 shared: Arc::new(shared),
-                port: Arc::new(port),
+                port: Arc::new(port.into()),
                 node_port: TcpListener::bind("127.0.0.1:0").await.unwrap(),
                 _endpoint: endpoint,
             }

@@ -26,8 +26,8 @@ use shunt_core::plan::LoopbackChanges;
 
 use crate::serve::metrics::Metrics;
 
+pub use shared::LoopbackReport;
 use shared::Shared;
-pub use shared::{LoopbackReport, State, Unbound};
 
 /// Called once for each port that the proxy cannot listen on.
 pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
@@ -51,10 +51,10 @@ impl Proxy {
         }
     }
 
-    /// Returns the state of the proxy, for readers in other threads.
-    #[must_use]
-    pub fn state(&self) -> State {
-        State(self.shared.clone())
+    /// Returns a function that reports about the proxy, for readers in other threads.
+    pub fn reporter(&self) -> impl Fn() -> LoopbackReport + Send + use<> {
+        let shared = self.shared.clone();
+        move || shared.report()
     }
 
     /// Passes the changes of a sync to the thread. The first port starts it; it ends itself after the

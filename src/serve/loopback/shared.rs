@@ -1,6 +1,6 @@
 //! The state that the proxy's thread shares with readers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
-use shunt_core::plan::{LoopbackChanges, LoopbackPort};
+use shunt_core::plan::LoopbackChanges;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Report;
 use super::balancer::Balancer;
-use crate::serve::metrics::{LoopbackConnection, Metrics};
+use crate::serve::metrics::Metrics;
+use crate::serve::unbound_ports::{UnboundPort, UnboundPorts};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -37,11 +38,11 @@ pub(super) struct Shared {
     pub(super) idle: Notify,
     /// [`HALF_CLOSED_TIMEOUT`], except in tests.
     pub(super) half_closed_timeout: Duration,
-    report: Report,
+    on_unbound: Report,
     max_connections: usize,
     open: AtomicUsize,
     listening: Mutex<BTreeSet<SocketAddr>>,
-    unbound: Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>,
+    unbound: UnboundPorts,
     logged: Mutex<[Option<Instant>; 2]>,
 }
 
@@ -52,13 +53,16 @@ pub(super) enum Complaint {
     CannotAccept,
 }
 
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A node port with its endpoints, which change while connections are open.
+pub(super) type Port = Mutex<Balancer>;
+
+pub(super) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each value is consistent by itself.
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    pub(super) fn new(metrics: Metrics, report: Report) -> Shared {
+    pub(super) fn new(metrics: Metrics, on_unbound: Report) -> Shared {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         // A quarter of the file descriptors is for listeners and the rest of the agent.
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
@@ -67,11 +71,11 @@ impl Shared {
             metrics,
             idle: Notify::new(),
             half_closed_timeout: HALF_CLOSED_TIMEOUT,
-            report,
+            on_unbound,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
             open: AtomicUsize::new(0),
             listening: Mutex::default(),
-            unbound: Mutex::default(),
+            unbound: UnboundPorts::default(),
             logged: Mutex::default(),
         }
     }
@@ -90,7 +94,7 @@ impl Shared {
             self.metrics.loopback_connections(open + 1);
             return Some(slot);
         }
-        slot.end(Ending::TooMany);
+        slot.end("too-many");
         if self.may_log(Complaint::TooManyConnections) {
             tracing::warn!(
                 maximum = self.max_connections,
@@ -115,7 +119,7 @@ impl Shared {
     /// Notes a listener, and that its address can be bound again.
     pub(super) fn bound(&self, address: SocketAddr) {
         lock(&self.listening).insert(address);
-        if lock(&self.unbound).remove(&address).is_some() {
+        if self.unbound.remove(address) {
             tracing::info!(%address, "listening for the node port on loopback, the port is free");
         }
         self.count();
@@ -123,9 +127,8 @@ impl Shared {
 
     /// Notes that an address cannot be bound, and reports it the first time.
     pub(super) fn unbound(&self, address: SocketAddr, service: &ObjectName, error: &io::Error) {
-        let before = lock(&self.unbound).insert(address, (service.clone(), error.to_string()));
-        if before.is_none_or(|(before, _)| before != *service) {
-            (self.report)(service, address, error);
+        if self.unbound.add(address, service, error) {
+            (self.on_unbound)(service, address, error);
         }
         self.count();
     }
@@ -133,24 +136,24 @@ impl Shared {
     /// Forgets an address that the proxy must not serve any more.
     pub(super) fn forget(&self, address: SocketAddr) {
         lock(&self.listening).remove(&address);
-        lock(&self.unbound).remove(&address);
+        self.unbound.remove(address);
         self.count();
     }
 
     fn count(&self) {
-        // One lock at a time, since readers take them in another order.
         let listening = lock(&self.listening).len();
-        let failed = lock(&self.unbound).len();
-        self.metrics.loopback_node_ports(listening, failed);
+        self.metrics.loopback_node_ports(listening, self.unbound.len());
     }
-}
 
-/// The outcome of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
-    Forwarded,
-    Unreachable,
-    TooMany,
+    /// Returns a report about the proxy.
+    pub(super) fn report(&self) -> LoopbackReport {
+        LoopbackReport {
+            listening: lock(&self.listening).len(),
+            connections: self.open(),
+            max_connections: self.max_connections,
+            unbound: self.unbound.list(),
+        }
+    }
 }
 
 /// The slot of an open connection, which dropping frees.
@@ -158,12 +161,8 @@ pub(super) struct Slot(Arc<Shared>);
 
 impl Slot {
     /// Counts the outcome.
-    pub(super) fn end(&self, ending: Ending) {
-        self.0.metrics.loopback_connected(match ending {
-            Ending::Forwarded => LoopbackConnection::Forwarded,
-            Ending::Unreachable => LoopbackConnection::Unreachable,
-            Ending::TooMany => LoopbackConnection::TooMany,
-        });
+    pub(super) fn end(&self, result: &'static str) {
+        self.0.metrics.loopback_connected(result);
     }
 }
 
@@ -173,49 +172,6 @@ impl Drop for Slot {
         self.0.metrics.loopback_connections(open);
         if open == 0 {
             self.0.idle.notify_one();
-        }
-    }
-}
-
-/// A node port with its endpoints, which change while connections are open.
-pub(super) struct Port(Mutex<Balancer>);
-
-impl Port {
-    pub(super) fn new(port: LoopbackPort) -> Port {
-        Port(Mutex::new(Balancer::new(port)))
-    }
-
-    pub(super) fn balancer(&self) -> MutexGuard<'_, Balancer> {
-        lock(&self.0)
-    }
-
-    pub(super) fn service(&self) -> ObjectName {
-        self.balancer().service().clone()
-    }
-}
-
-/// The state of the proxy, for readers. Clones share it.
-#[derive(Clone)]
-pub struct State(pub(super) Arc<Shared>);
-
-impl State {
-    /// Returns a report about the proxy.
-    #[must_use]
-    pub fn report(&self) -> LoopbackReport {
-        let listening = lock(&self.0.listening).len();
-        let unbound = lock(&self.0.unbound);
-        LoopbackReport {
-            listening,
-            connections: self.0.open(),
-            max_connections: self.0.max_connections,
-            unbound: unbound
-                .iter()
-                .map(|(address, (service, reason))| Unbound {
-                    service: service.to_string(),
-                    address: address.to_string(),
-                    reason: reason.clone(),
-                })
-                .collect(),
         }
     }
 }
@@ -231,17 +187,5 @@ pub struct LoopbackReport {
     /// The maximum number of open connections.
     pub max_connections: usize,
     /// The node ports on which the proxy cannot listen.
-    pub unbound: Vec<Unbound>,
-}
-
-/// A node port on which the proxy cannot listen.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Unbound {
-    /// The Service, as `namespace/name`.
-    pub service: String,
-    /// Address and port.
-    pub address: String,
-    /// The error of the kernel.
-    pub reason: String,
+    pub unbound: Vec<UnboundPort>,
 }

@@ -12,8 +12,9 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::balancer::Balancer;
 use super::connection::{reset, serve};
-use super::shared::{Complaint, Port, Shared};
+use super::shared::{Complaint, Port, Shared, lock};
 
 /// The pause before the retry of a port that cannot be bound.
 const RETRY: Duration = Duration::from_secs(5);
@@ -88,7 +89,7 @@ impl Worker {
 
     async fn change(&mut self, address: SocketAddr, new: Option<LoopbackPort>) {
         match (self.ports.get_mut(&address), new) {
-            (Some(entry), Some(new)) => entry.port.balancer().update(new),
+            (Some(entry), Some(new)) => lock(&entry.port).update(new),
             (Some(_), None) => {
                 if let Some(Entry { task: Some(task), .. }) = self.ports.remove(&address) {
                     task.abort();
@@ -99,7 +100,7 @@ impl Worker {
                 self.shared.forget(address);
             }
             (None, Some(new)) => {
-                let port = Arc::new(Port::new(new));
+                let port = Arc::new(Port::new(Balancer::new(new)));
                 let task = self.listen(address, &port);
                 self.ports.insert(address, Entry { port, task });
             }
@@ -125,7 +126,7 @@ impl Worker {
                 Some(tokio::spawn(accept(listener, port.clone(), self.shared.clone())))
             }
             Err(error) => {
-                self.shared.unbound(address, &port.service(), &error);
+                self.shared.unbound(address, lock(port).service(), &error);
                 self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
                 None
             }
@@ -159,7 +160,7 @@ async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>) {
             Err(error) => {
                 if shared.may_log(Complaint::CannotAccept) {
                     tracing::error!(
-                        %error, service = %port.service(),
+                        %error, service = %lock(&port).service(),
                         "cannot accept a connection to a node port on a loopback address; retrying"
                     );
                 }

@@ -9,10 +9,11 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use shunt_core::model::Family;
+use shunt_core::model::{ChangeCounts, Family};
 
-use super::vector::{Labels, PerFamily, counter, gauge, label, latency, plain_gauge, vector};
-use super::{Changes, Probe, State, Sync};
+use super::vector::{Labels, PerFamily, Register, gauge, label, latency};
+use super::{Metrics, Probe};
+use crate::dataplane::{CommitStats, Snapshot};
 
 /// Seconds since the Unix epoch.
 type Timestamp = Gauge<f64, AtomicU64>;
@@ -46,165 +47,93 @@ impl KubeProxy {
     pub(super) fn register(families: &[Family], registry: &mut Registry) -> KubeProxy {
         build_info(registry);
         let registry = registry.sub_registry_with_prefix("kubeproxy");
-        let no_local: Vector<Labels<2>, Gauge> = vector(
-            registry,
+        let mut new = Register { registry, families };
+        let no_local: Vector<Labels<2>, Gauge> = new.add(
             "sync_proxy_rules_no_local_endpoints_total",
             "Service ports with a Local traffic policy and endpoints, but none on this node",
-            Gauge::default,
         );
         let no_local = |policy| {
             PerFamily::of(families, &no_local, |family| [("traffic_policy", policy), label(family)])
         };
-        let (no_local_internal, no_local_external) = (no_local("internal"), no_local("external"));
-        let mut latencies =
-            |name: &str, help: &str| PerFamily::register(registry, families, name, help, latency);
-        let sync = latencies("sync_proxy_rules_duration_seconds", "Time of a sync");
-        let full_sync = latencies(
-            "sync_full_proxy_rules_duration_seconds",
-            "Time of a sync that planned all Services again or read the tables from the kernel",
-        );
-        let partial_sync = latencies(
-            "sync_partial_proxy_rules_duration_seconds",
-            "Time of a sync that planned only changed Services",
-        );
-        let conntrack_sweep = latencies(
-            "conntrack_reconciler_sync_duration_seconds",
-            "Time of a sweep of stale flows",
-        );
-        let mut counters = |name: &str, help: &str| {
-            PerFamily::register(registry, families, name, help, Counter::default)
-        };
-        let sync_failures = counters("sync_proxy_rules_nftables_sync_failures", "Failed syncs");
-        let cleanup_failures = counters(
-            "sync_proxy_rules_nftables_cleanup_failures",
-            "Failures to delete unused chains",
-        );
-        let conntrack_deleted =
-            counters("conntrack_reconciler_deleted_entries", "Deleted stale flows");
-        let mut changes = |what: &str, help: &str| {
-            (
-                counter(
-                    registry,
-                    &format!("sync_proxy_rules_{what}_changes"),
-                    &format!("Changes of {help} that a source reported"),
-                ),
-                plain_gauge(
-                    registry,
-                    &format!("sync_proxy_rules_{what}_changes_pending"),
-                    &format!("Changes of {help} that the kernel does not have yet"),
-                ),
-            )
-        };
-        let endpoint_changes = changes("endpoint", "EndpointSlices");
-        let service_changes = changes("service", "Services");
-        let healthz = probes(registry, "proxy_healthz", "Answers to /healthz by HTTP status");
-        let livez = probes(registry, "proxy_livez", "Answers to /livez by HTTP status");
         KubeProxy {
             families: families.to_vec(),
-            sync,
-            full_sync,
-            partial_sync,
-            last_sync: vector(
-                registry,
-                "sync_proxy_rules_last_timestamp_seconds",
-                "Time of the last successful sync",
-                Timestamp::default,
+            sync: new.histograms("sync_proxy_rules_duration_seconds", "Time of a sync", latency),
+            full_sync: new.histograms(
+                "sync_full_proxy_rules_duration_seconds",
+                "Time of a sync that planned all Services again or read the tables from the kernel",
+                latency,
             ),
-            last_queued: vector(
-                registry,
+            partial_sync: new.histograms(
+                "sync_partial_proxy_rules_duration_seconds",
+                "Time of a sync that planned only changed Services",
+                latency,
+            ),
+            last_sync: new
+                .add("sync_proxy_rules_last_timestamp_seconds", "Time of the last successful sync"),
+            last_queued: new.add(
                 "sync_proxy_rules_last_queued_timestamp_seconds",
                 "Time of the last change reported by a source",
-                Timestamp::default,
             ),
-            network_programming: PerFamily::register(
-                registry,
-                families,
+            network_programming: new.histograms(
                 "network_programming_duration_seconds",
                 "Time from the change of a Pod or Service to the commit of the EndpointSlice",
                 || Histogram::new(network_programming_buckets()),
             ),
-            endpoint_changes,
-            service_changes,
-            no_local_internal,
-            no_local_external,
-            healthz,
-            livez,
-            sync_failures,
-            cleanup_failures,
-            conntrack_sweep,
-            conntrack_deleted,
+            endpoint_changes: (
+                new.add(
+                    "sync_proxy_rules_endpoint_changes",
+                    "Changes of EndpointSlices that a source reported",
+                ),
+                new.add(
+                    "sync_proxy_rules_endpoint_changes_pending",
+                    "Changes of EndpointSlices that the kernel does not have yet",
+                ),
+            ),
+            service_changes: (
+                new.add(
+                    "sync_proxy_rules_service_changes",
+                    "Changes of Services that a source reported",
+                ),
+                new.add(
+                    "sync_proxy_rules_service_changes_pending",
+                    "Changes of Services that the kernel does not have yet",
+                ),
+            ),
+            no_local_internal: no_local("internal"),
+            no_local_external: no_local("external"),
+            healthz: new.at_zero(
+                "proxy_healthz",
+                "Answers to /healthz by HTTP status",
+                "code",
+                &CODES,
+            ),
+            livez: new.at_zero("proxy_livez", "Answers to /livez by HTTP status", "code", &CODES),
+            sync_failures: new
+                .per_family("sync_proxy_rules_nftables_sync_failures", "Failed syncs"),
+            cleanup_failures: new.per_family(
+                "sync_proxy_rules_nftables_cleanup_failures",
+                "Failures to delete unused chains",
+            ),
+            conntrack_sweep: new.histograms(
+                "conntrack_reconciler_sync_duration_seconds",
+                "Time of a sweep of stale flows",
+                latency,
+            ),
+            conntrack_deleted: new
+                .per_family("conntrack_reconciler_deleted_entries", "Deleted stale flows"),
         }
-    }
-
-    pub(super) fn changes_noticed(&self, changes: Changes, now: SystemTime) {
-        self.stamp(&self.last_queued, now);
-        for ((total, pending), count) in [
-            (&self.service_changes, changes.services),
-            (&self.endpoint_changes, changes.endpoint_slices),
-        ] {
-            total.inc_by(count as u64);
-            pending.inc_by(gauge(count));
-        }
-    }
-
-    pub(super) fn changes_synced(&self, changes: Changes) {
-        self.service_changes.1.dec_by(gauge(changes.services));
-        self.endpoint_changes.1.dec_by(gauge(changes.endpoint_slices));
-    }
-
-    pub(super) fn sync_succeeded(&self, sync: Sync, state: &State, now: SystemTime) {
-        self.observe(sync);
-        self.stamp(&self.last_sync, now);
-        self.no_local_internal.set(state.no_local_internal);
-        self.no_local_external.set(state.no_local_external);
-    }
-
-    pub(super) fn sync_failed(&self, sync: Sync) {
-        self.observe(sync);
-        // A transaction covers both families.
-        for failures in self.sync_failures.iter() {
-            failures.inc();
-        }
-    }
-
-    pub(super) fn cleanup_failed(&self) {
-        for failures in self.cleanup_failures.iter() {
-            failures.inc();
-        }
-    }
-
-    pub(super) fn network_programmed(&self, family: Family, after: Duration) {
-        if let Some(histogram) = self.network_programming.get(family) {
-            histogram.observe(after.as_secs_f64());
-        }
-    }
-
-    pub(super) fn conntrack_swept(&self, family: Family, deleted: usize, took: Duration) {
-        if let Some(histogram) = self.conntrack_sweep.get(family) {
-            histogram.observe(took.as_secs_f64());
-        }
-        if let Some(counter) = self.conntrack_deleted.get(family) {
-            counter.inc_by(deleted as u64);
-        }
-    }
-
-    pub(super) fn probed(&self, probe: Probe, status: u16) {
-        let vector = match probe {
-            Probe::Healthz => &self.healthz,
-            Probe::Livez => &self.livez,
-        };
-        vector.get_or_create(&[("code", if status == 200 { "200" } else { "503" })]).inc();
     }
 
     /// Observes the sync for each family, since it covers all of them.
-    fn observe(&self, sync: Sync) {
-        let kind = if sync.full { &self.full_sync } else { &self.partial_sync };
+    fn observe(&self, stats: &CommitStats) {
+        let kind = if stats.full { &self.full_sync } else { &self.partial_sync };
         for histogram in self.sync.iter().chain(kind.iter()) {
-            histogram.observe(sync.took.as_secs_f64());
+            histogram.observe(stats.took.as_secs_f64());
         }
     }
 
-    fn stamp(&self, vector: &Vector<Labels<1>, Timestamp>, now: SystemTime) {
+    fn stamp(&self, vector: &Vector<Labels<1>, Timestamp>) {
+        let now = SystemTime::now();
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         for family in &self.families {
             vector.get_or_create(&[label(*family)]).set(seconds);
@@ -212,14 +141,78 @@ impl KubeProxy {
     }
 }
 
-/// Registers counters by HTTP status, both at zero.
-fn probes(registry: &mut Registry, name: &str, help: &str) -> Vector<Labels<1>, Counter> {
-    let vector = vector(registry, name, help, Counter::default);
-    for code in ["200", "503"] {
-        drop(vector.get_or_create(&[("code", code)]));
+impl Metrics {
+    /// Counts changes from a source, which wait for the next sync.
+    pub fn changes_noticed(&self, changes: ChangeCounts) {
+        let it = &self.0.kube_proxy;
+        it.stamp(&it.last_queued);
+        for ((total, pending), count) in
+            [(&it.service_changes, changes.services), (&it.endpoint_changes, changes.slices)]
+        {
+            total.inc_by(count as u64);
+            pending.inc_by(gauge(count));
+        }
     }
-    vector
+
+    /// Removes changes that are in the kernel now from those that wait.
+    pub fn changes_synced(&self, changes: ChangeCounts) {
+        self.0.kube_proxy.service_changes.1.dec_by(gauge(changes.services));
+        self.0.kube_proxy.endpoint_changes.1.dec_by(gauge(changes.slices));
+    }
+
+    /// Counts a successful sync and sets the gauges to the counts after it.
+    pub fn sync_succeeded(&self, stats: &CommitStats, snapshot: &Snapshot) {
+        let it = &self.0.kube_proxy;
+        it.observe(stats);
+        it.stamp(&it.last_sync);
+        it.no_local_internal.set(snapshot.unserved.no_local_internal);
+        it.no_local_external.set(snapshot.unserved.no_local_external);
+        self.0.own.state(snapshot);
+    }
+
+    /// Counts a failed sync.
+    pub fn sync_failed(&self, stats: &CommitStats) {
+        self.0.kube_proxy.observe(stats);
+        // A transaction covers both families.
+        self.0.kube_proxy.sync_failures.iter().for_each(|failures| _ = failures.inc());
+    }
+
+    /// Counts a failure to delete unused chains.
+    pub fn cleanup_failed(&self) {
+        self.0.kube_proxy.cleanup_failures.iter().for_each(|failures| _ = failures.inc());
+    }
+
+    /// Observes the time from the trigger of an EndpointSlice to the commit. The trigger is the
+    /// annotation `endpoints.kubernetes.io/last-change-trigger-time`.
+    pub fn network_programmed(&self, family: Family, after: Duration) {
+        if let Some(histogram) = self.0.kube_proxy.network_programming.get(family) {
+            histogram.observe(after.as_secs_f64());
+        }
+    }
+
+    /// Counts a sweep of stale flows.
+    pub fn conntrack_swept(&self, family: Family, deleted: usize, took: Duration) {
+        let it = &self.0.kube_proxy;
+        if let (Some(sweeps), Some(entries)) =
+            (it.conntrack_sweep.get(family), it.conntrack_deleted.get(family))
+        {
+            sweeps.observe(took.as_secs_f64());
+            entries.inc_by(deleted as u64);
+        }
+    }
+
+    /// Counts the answer to a probe by its HTTP status.
+    pub fn probed(&self, probe: Probe, status: u16) {
+        let vector = match probe {
+            Probe::Healthz => &self.0.kube_proxy.healthz,
+            Probe::Livez => &self.0.kube_proxy.livez,
+        };
+        vector.get_or_create(&[("code", CODES[usize::from(status != 200)])]).inc();
+    }
 }
+
+/// The statuses of answers to probes.
+const CODES: [&str; 2] = ["200", "503"];
 
 /// Returns 0.25 and 0.5 s, every second up to a minute, every 5 s up to 115 s, and every 30 s up to
 /// 5 min.

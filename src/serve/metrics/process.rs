@@ -6,19 +6,14 @@ use std::fs;
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// Registers all metrics of the process.
-pub(super) fn register(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process { start_time: start_time(), all: true }));
-}
-
-/// Registers `process_start_time_seconds` alone.
-pub(super) fn register_start_time(registry: &mut Registry) {
-    registry.register_collector(Box::new(Process { start_time: start_time(), all: false }));
+/// Registers all metrics of the process, or `process_start_time_seconds` alone.
+pub(super) fn register(registry: &mut Registry, all: bool) {
+    registry.register_collector(Box::new(Process { start_time: start_time(), all }));
 }
 
 #[derive(Debug)]
@@ -30,11 +25,14 @@ struct Process {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut gauge = |name: &str, help: &str, value: Option<f64>| match value {
-            Some(value) => put(&mut encoder, name, help, &ConstGauge::new(value)),
+        let mut put = |name: &str, help: &str, value: Option<f64>| match value {
+            Some(value) => {
+                let gauge = ConstGauge::new(value);
+                gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+            }
             None => Ok(()),
         };
-        gauge(
+        put(
             "process_start_time_seconds",
             "Start time of the process since unix epoch in seconds.",
             self.start_time,
@@ -44,46 +42,35 @@ impl Collector for Process {
         }
         let stat = Stat::read();
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        gauge(
+        put(
             "process_resident_memory_bytes",
             "Resident memory size in bytes.",
             stat.as_ref().map(|stat| stat.resident_bytes),
         )?;
-        gauge(
+        put(
             "process_virtual_memory_bytes",
             "Virtual memory size in bytes.",
             stat.as_ref().map(|stat| stat.virtual_bytes),
         )?;
-        gauge(
+        put(
             "process_virtual_memory_max_bytes",
             "Maximum amount of virtual memory available in bytes.",
             limit(&limits, "Max address space"),
         )?;
-        gauge("process_open_fds", "Number of open file descriptors.", open_files())?;
-        gauge(
+        put("process_open_fds", "Number of open file descriptors.", open_files())?;
+        put(
             "process_max_fds",
             "Maximum number of open file descriptors.",
             limit(&limits, "Max open files"),
         )?;
-        if let Some(stat) = stat {
-            put(
-                &mut encoder,
-                "process_cpu_seconds",
-                "Total user and system CPU time spent in seconds.",
-                &ConstCounter::new(stat.cpu_seconds),
-            )?;
-        }
-        Ok(())
+        let Some(stat) = stat else { return Ok(()) };
+        ConstCounter::new(stat.cpu_seconds).encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            "Total user and system CPU time spent in seconds.",
+            None,
+            MetricType::Counter,
+        )?)
     }
-}
-
-fn put(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: &(impl EncodeMetric + TypedMetric),
-) -> Result<(), fmt::Error> {
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
 /// The fields of `/proc/self/stat` (proc_pid_stat(5)).

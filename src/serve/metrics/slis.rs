@@ -6,8 +6,8 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::process;
-use super::vector::{Labels, vector};
+use super::vector::{Labels, Register};
+use super::{Metrics, process};
 
 #[derive(Debug)]
 pub(super) struct Slis {
@@ -19,18 +19,21 @@ pub(super) struct Slis {
 impl Slis {
     pub(super) fn new() -> Slis {
         let mut registry = Registry::default();
-        let registered = registry.sub_registry_with_prefix("kubernetes");
-        let healthcheck =
-            vector(registered, "healthcheck", "Result of a health check", Gauge::default);
-        let healthchecks =
-            vector(registered, "healthchecks", "Results of health checks", Counter::default);
-        process::register_start_time(&mut registry);
+        let kubernetes = registry.sub_registry_with_prefix("kubernetes");
+        let mut new = Register { registry: kubernetes, families: &[] };
+        let healthcheck = new.add("healthcheck", "Result of a health check");
+        let healthchecks = new.add("healthchecks", "Results of health checks");
+        process::register(&mut registry, false);
         Slis { registry, healthcheck, healthchecks }
     }
+}
 
-    pub(super) fn pinged(&self) {
+impl Metrics {
+    /// Counts a health check of the metrics server.
+    pub fn pinged(&self) {
         let [name, kind] = [("name", "ping"), ("type", "healthz")];
-        self.healthcheck.get_or_create(&[name, kind]).set(1);
-        self.healthchecks.get_or_create(&[name, kind, ("status", "success")]).inc();
+        let Slis { healthcheck, healthchecks, .. } = &self.0.slis;
+        healthcheck.get_or_create(&[name, kind]).set(1);
+        healthchecks.get_or_create(&[name, kind, ("status", "success")]).inc();
     }
 }

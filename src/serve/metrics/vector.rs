@@ -1,27 +1,18 @@
-//! Metrics with one value for each IP family.
+//! Registration of metrics, also of those with one value for each IP family.
 
 use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::metrics::TypedMetric;
-use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use shunt_core::model::Family;
 
 /// Labels with static names and values.
 pub(super) type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// Returns the value of the label `ip_family`.
-pub(super) fn name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
-}
-
 pub(super) fn label(family: Family) -> (&'static str, &'static str) {
-    ("ip_family", name(family))
+    ("ip_family", if family == Family::V4 { "IPv4" } else { "IPv6" })
 }
 
 /// Converts a count to the type of a gauge, saturating.
@@ -34,66 +25,65 @@ pub(super) fn latency() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// Registers a counter. The exposition adds `_total` to its name.
-pub(super) fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
-    let counter = Counter::default();
-    registry.register(name, help, counter.clone());
-    counter
+/// Registers metrics of a node with these families.
+pub(super) struct Register<'a> {
+    pub(super) registry: &'a mut Registry,
+    pub(super) families: &'a [Family],
 }
 
-/// Registers a gauge without labels.
-pub(super) fn plain_gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
-    let gauge = Gauge::default();
-    registry.register(name, help, gauge.clone());
-    gauge
-}
+impl Register<'_> {
+    /// Registers a metric. The exposition adds `_total` to the name of a counter.
+    pub(super) fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.made(name, help, M::default())
+    }
 
-/// Registers a histogram without labels.
-pub(super) fn histogram(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    histogram: Histogram,
-) -> Histogram {
-    registry.register(name, help, histogram.clone());
-    histogram
-}
+    /// Registers a metric that is made already.
+    pub(super) fn made<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.registry.register(name, help, metric.clone());
+        metric
+    }
 
-/// Registers a vector without members.
-pub(super) fn vector<const N: usize, M>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    make: fn() -> M,
-) -> Vector<Labels<N>, M>
-where
-    M: EncodeMetric + TypedMetric + Clone + std::fmt::Debug + Send + Sync + 'static,
-{
-    let vector = Vector::new_with_constructor(make);
-    registry.register(name, help, vector.clone());
-    vector
+    /// Registers a vector with these values of a label, all at zero.
+    pub(super) fn at_zero<M: Metric + TypedMetric + Clone + Default>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: &[&'static str],
+    ) -> Vector<Labels<1>, M> {
+        let vector: Vector<Labels<1>, M> = self.add(name, help);
+        values.iter().for_each(|value| drop(vector.get_or_create(&[(label, *value)])));
+        vector
+    }
+
+    /// Registers a vector with the label `ip_family` and its members.
+    pub(super) fn per_family<M: Metric + TypedMetric + Clone + Default>(
+        &mut self,
+        name: &str,
+        help: &str,
+    ) -> PerFamily<M> {
+        let vector = self.add(name, help);
+        PerFamily::of(self.families, &vector, |family| [label(family)])
+    }
+
+    /// The same for histograms.
+    pub(super) fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        make: fn() -> Histogram,
+    ) -> PerFamily<Histogram> {
+        let vector = self.made(name, help, Vector::new_with_constructor(make));
+        PerFamily::of(self.families, &vector, |family| [label(family)])
+    }
 }
 
 /// A metric with a member for each family of the node.
 #[derive(Debug)]
 pub(super) struct PerFamily<M>([Option<M>; 2]);
 
-impl<M> PerFamily<M>
-where
-    M: EncodeMetric + TypedMetric + Clone + std::fmt::Debug + Send + Sync + 'static,
-{
-    /// Registers a vector with the label `ip_family` and its members.
-    pub(super) fn register(
-        registry: &mut Registry,
-        families: &[Family],
-        name: &str,
-        help: &str,
-        make: fn() -> M,
-    ) -> PerFamily<M> {
-        PerFamily::of(families, &vector(registry, name, help, make), |family| [label(family)])
-    }
-
-    /// Makes the members of a vector with more labels.
+impl<M: EncodeMetric + TypedMetric + Clone> PerFamily<M> {
+    /// Makes the members of a vector.
     pub(super) fn of<const N: usize>(
         families: &[Family],
         vector: &Vector<Labels<N>, M>,
@@ -118,7 +108,7 @@ where
 
 impl PerFamily<Gauge> {
     /// Sets the members to numbers in the order of [`Family::ALL`].
-    pub(super) fn set(&self, numbers: super::PerFamily) {
+    pub(super) fn set(&self, numbers: [usize; 2]) {
         for (metric, number) in self.0.iter().zip(numbers) {
             if let Some(metric) = metric {
                 metric.set(gauge(number));

@@ -239,8 +239,8 @@ fn unnamed() -> nix::Result<OwnedFd> {
 }
 
 fn connect_from(socket: OwnedFd, patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
-    let patience = TimeVal::new(0, i64::try_from(patience.as_micros()).unwrap_or(i64::MAX));
-    setsockopt(&socket, SendTimeout, &normalized(patience))?;
+    let seconds = patience.as_secs().try_into().unwrap_or(i64::MAX);
+    setsockopt(&socket, SendTimeout, &TimeVal::new(seconds, patience.subsec_micros().into()))?;
     for port in holders()? {
         match connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?) {
             Ok(()) => {
@@ -254,11 +254,6 @@ fn connect_from(socket: OwnedFd, patience: Duration) -> io::Result<Option<(UnixS
         }
     }
     Ok(None)
-}
-
-/// Converts a duration into the kernel's form: seconds and microseconds.
-fn normalized(time: TimeVal) -> TimeVal {
-    TimeVal::new(time.tv_sec() + time.tv_usec() / 1_000_000, time.tv_usec() % 1_000_000)
 }
 
 /// Returns the address of the agent with this port number. It is an abstract one (unix(7)): unique

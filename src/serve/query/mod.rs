@@ -14,29 +14,18 @@ use shunt_core::plan::{Desired, Options};
 use crate::serve::status::Status;
 
 pub use excerpt::{Excerpt, Selection};
-pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, ask_visible, serve};
+pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, serve};
 
 /// A question to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Question {
-    /// The state of the agent.
+    /// The state of the agent: a [`Status`].
     Status,
-    /// Objects as of the last sync, with the state of the agent.
+    /// [`Objects`] as of the last sync, with the state of the agent.
     Objects(Selection),
-    /// The same, for a reader that has the objects of this revision.
+    /// The same as a [`Refresh`], for a reader that has the objects of this revision.
     Refresh(Selection, u64),
-}
-
-/// An answer of the agent.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    /// The state of the agent.
-    Status(Box<Status>),
-    /// The selected objects.
-    Objects(Box<Objects>),
-    /// The selected objects, if they are of another revision.
-    Refresh(Box<Refresh>),
 }
 
 /// Objects of the agent, with what a plan of them depends on.

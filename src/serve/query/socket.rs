@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use super::{Answer, Objects, Question, Refresh};
+use super::{Objects, Question, Refresh};
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
 use crate::serve::query::Selection;
 use crate::serve::status::Status;
@@ -103,13 +103,13 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// Answers the clients of this listener, for ever and beside each other.
+/// Answers the clients of this listener with JSON, for ever and beside each other.
 ///
 /// # Errors
 /// If the system refuses what a runtime needs.
 pub fn serve(
     listener: UnixListener,
-    answer: impl Fn(&Question) -> Answer + 'static,
+    answer: impl Fn(&Question) -> serde_json::Result<Vec<u8>> + 'static,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     listener.set_nonblocking(true)?;
@@ -140,7 +140,7 @@ pub fn serve(
 
 async fn serve_one(
     mut stream: tokio::net::UnixStream,
-    answer: &dyn Fn(&Question) -> Answer,
+    answer: &dyn Fn(&Question) -> serde_json::Result<Vec<u8>>,
 ) -> io::Result<()> {
     let mut question = String::new();
     let mut reader = tokio::io::BufReader::new(&mut stream).take(MAX_QUESTION);
@@ -149,22 +149,8 @@ async fn serve_one(
     // A newer command may have questions that are unknown here. The status has the version, which
     // the command names.
     let question = serde_json::from_str(&question).unwrap_or(Question::Status);
-    let answer = match answer(&question) {
-        Answer::Status(status) => serde_json::to_vec(&status)?,
-        Answer::Objects(objects) => serde_json::to_vec(&objects)?,
-        Answer::Refresh(refresh) => serde_json::to_vec(&refresh)?,
-    };
+    let answer = answer(&question)?;
     timeout(TIMEOUT, stream.write_all(&answer)).await.map_err(|_| io::ErrorKind::TimedOut)?
-}
-
-/// Asks the agent of this network namespace for its status.
-///
-/// # Errors
-/// If there is none, or it does not answer.
-pub fn ask_status() -> Result<Status, NoAnswer> {
-    let (mut status, process): (Status, i32) = ask(&Question::Status)?;
-    see_process(&mut status, process);
-    Ok(status)
 }
 
 /// Asks the agent of this network namespace for its status. Also returns true if its process is
@@ -172,8 +158,9 @@ pub fn ask_status() -> Result<Status, NoAnswer> {
 ///
 /// # Errors
 /// If there is none, or it does not answer.
-pub fn ask_visible() -> Result<(Status, bool), NoAnswer> {
-    let (status, process) = ask(&Question::Status)?;
+pub fn ask_status() -> Result<(Status, bool), NoAnswer> {
+    let (mut status, process) = ask(&Question::Status)?;
+    see_process(&mut status, process);
     Ok((status, process > 0))
 }
 

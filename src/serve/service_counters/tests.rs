@@ -58,19 +58,14 @@ impl World {
     /// What a scrape reads, without the age of the last one.
     fn read(&mut self) -> Vec<(String, u64)> {
         self.counters.read_at = None;
-        let mut read = Vec::new();
-        assert!(self.counters.read().is_some(), "it can be read");
-        self.counters.each(&mut |of, count| {
-            let ServicePort { namespace, service, port, protocol } = of;
-            read.push((format!("{namespace}/{service}:{port}/{protocol}"), count));
-        });
-        read
+        let read = self.counters.read().expect("it can be read").ports.into_iter();
+        read.map(|(label, protocol, count)| (format!("{label}/{protocol}"), count)).collect()
     }
 
     /// The number of Service 1.
     fn first(&mut self) -> u64 {
         let read = self.read();
-        let first = read.iter().find(|(port, _)| port == "default/service-1:http/TCP");
+        let first = read.iter().find(|(port, _)| port == "default/service-1:http/tcp");
         first.unwrap_or_else(|| panic!("{read:?}")).1
     }
 }
@@ -84,7 +79,7 @@ fn connections_to_all_frontends_of_a_port_are_added() {
     let mut world = World::new(10);
     assert_eq!(world.read(), []);
     world.sync(with(1, &[11, 12]));
-    assert_eq!(world.read(), [("default/service-1:http/TCP".to_owned(), 0)]);
+    assert_eq!(world.read(), [("default/service-1:http/tcp".to_owned(), 0)]);
     world.connect(Set::ServiceIps, &cluster_ip(1), 3);
     world.connect(Set::ServiceIps, &external_ip(1), 4);
     world.connect(Set::ServiceNodeports, &[6, 0, 0, 0, 0x75, 0x31, 0, 0], 5);

@@ -1,7 +1,5 @@
 //! The state that the agent notes for `shunt status`.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,15 +7,15 @@ use shunt_core::plan::{GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved, WithoutNode,
+    SyncFailure, Time, UnboundServer, Unserved, WithoutNode,
 };
 use crate::dataplane::kube_proxy::Found;
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::flows::Unswept;
-use crate::serve::http::{HealthSource, PortReport, UnboundPorts};
+use crate::serve::http::{HealthSource, PortReport};
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::metrics::Counter;
-use crate::source::kubernetes::ApiStatus;
+use crate::serve::unbound_ports::UnboundPorts;
 use crate::taken_ports;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
@@ -29,17 +27,14 @@ pub struct AgentState(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    node: String,
-    /// Whether the API has no Node of the name, and what the rules go by meanwhile.
-    without_node: Option<(bool, WithoutNode)>,
-    /// By purpose.
-    unbound_ports: BTreeMap<&'static str, UnboundServer>,
-    source: Following,
-    refused_configuration: Option<String>,
-    rules: Rules,
+    /// The noted parts of a report. The others are asked for when it is made.
+    noted: Status,
+    source: Option<FollowedSource>,
     snapshot: Arc<Snapshot>,
-    kube_proxy: Found,
 }
+
+/// Returns the source of objects with its state.
+type FollowedSource = Box<dyn Fn() -> Source + Send>;
 
 /// What a report asks for.
 pub struct Sources {
@@ -57,28 +52,17 @@ pub struct Sources {
     pub lost_log_lines: Counter,
 }
 
-/// The current source of objects.
-#[derive(Default)]
-pub enum Following {
-    /// No source has started.
-    #[default]
-    Nothing,
-    /// Manifests in these files and directories.
-    Manifests(Vec<PathBuf>),
-    /// An API server.
-    Api {
-        /// The URL of the server.
-        server: String,
-        /// The state of the connection.
-        api_status: Arc<ApiStatus>,
-    },
-}
-
 impl AgentState {
     /// Makes the state of an agent that has not synced: its dataplane has this one.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> AgentState {
-        let inner = Inner { snapshot: Arc::new(snapshot), ..Inner::default() };
+        let noted = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: std::process::id(),
+            started: Time::now(),
+            ..Status::default()
+        };
+        let inner = Inner { noted, source: None, snapshot: Arc::new(snapshot) };
         AgentState(Arc::new(Mutex::new(inner)))
     }
 
@@ -94,42 +78,42 @@ impl AgentState {
     }
 
     /// Notes a new source and the node that it is for.
-    pub fn follow(&self, node: &str, source: Following) {
+    pub fn follow(&self, node: &str, source: impl Fn() -> Source + Send + 'static) {
         let mut inner = self.lock();
-        node.clone_into(&mut inner.node);
-        inner.source = source;
+        node.clone_into(&mut inner.noted.node);
+        inner.source = Some(Box::new(source));
     }
 
     /// Returns the name of the node.
     #[must_use]
     pub fn node(&self) -> String {
-        self.lock().node.clone()
+        self.lock().noted.node.clone()
     }
 
     /// Notes whether the API has no Node of the name, and what the rules go by meanwhile; `None` for
     /// a Node that it has sent.
     pub fn without_node(&self, how: Option<(bool, WithoutNode)>) {
-        self.lock().without_node = how;
+        let noted = &mut self.lock().noted;
+        noted.missing_node = how.is_some_and(|(is_missing, _)| is_missing);
+        noted.without_node = how.map(|(_, how)| how);
     }
 
     /// Notes a port that a server cannot bind, or has bound.
     pub fn port(&self, report: &PortReport<'_>) {
         let PortReport { purpose, field, address, error } = *report;
-        let ports = &mut self.lock().unbound_ports;
-        match error {
-            None => drop(ports.remove(purpose)),
-            Some(error) => {
-                let (purpose_text, field) = (purpose.to_owned(), field.to_owned());
-                let (address, reason) = (address.to_string(), error.to_string());
-                let port = UnboundServer { purpose: purpose_text, field, address, reason };
-                ports.insert(purpose, port);
-            }
-        }
+        let ports = &mut self.lock().noted.unbound_ports;
+        ports.retain(|port| port.purpose != purpose);
+        ports.extend(error.map(|error| UnboundServer {
+            purpose: purpose.to_owned(),
+            field: field.to_owned(),
+            address: address.to_string(),
+            reason: error.to_string(),
+        }));
     }
 
     /// Notes the result of a changed configuration: the reason if it was refused.
     pub fn reconfigured(&self, refused: Option<String>) {
-        self.lock().refused_configuration = refused;
+        self.lock().noted.refused_configuration = refused;
     }
 
     /// Notes a successful sync.
@@ -142,36 +126,35 @@ impl AgentState {
             deleted: report.deleted,
             bytes: report.bytes,
         };
-        let inner = &mut *self.lock();
+        let Inner { noted, snapshot: last, .. } = &mut *self.lock();
         if wrote.is_some() {
-            inner.rules.last_commit = Some(sync.clone());
+            noted.rules.last_commit = Some(sync.clone());
         }
-        inner.rules.last_sync = Some(sync);
-        inner.rules.failure = None;
-        inner.snapshot = snapshot;
+        noted.rules.last_sync = Some(sync);
+        noted.rules.failure = None;
+        *last = snapshot;
     }
 
     /// Notes a failed sync.
     pub fn failed(&self, error: &dataplane::Error) {
-        self.lock().rules.failure =
+        self.lock().noted.rules.failure =
             Some(SyncFailure { at: Time::now(), reason: error.to_string() });
     }
 
     /// Notes a repair of drift.
     pub fn repaired(&self, writers: &str) {
-        let rules = &mut self.lock().rules;
+        let rules = &mut self.lock().noted.rules;
         rules.drift_repairs += 1;
         rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
     }
 
     /// Notes kube-proxy and its leftovers.
     pub fn found_kube_proxy(&self, found: &Found) {
-        self.lock().kube_proxy.clone_from(found);
+        self.lock().noted.kube_proxy.clone_from(found);
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::serve::query::serve).
     pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
-        let started = Time::now();
         let Sources { health, unswept, unbound, loopback, taken_node_ports, lost_log_lines } =
             sources;
         move || {
@@ -179,44 +162,20 @@ impl AgentState {
             let taken_node_ports = taken_node_ports();
             let inner = self.lock();
             Status {
-                // The command fills them (`judge`).
-                problems: Vec::new(),
-                warnings: Vec::new(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                process: std::process::id(),
-                started,
                 told: Time::now(),
-                node: inner.node.clone(),
-                missing_node: inner.without_node.is_some_and(|(is_missing, _)| is_missing),
-                without_node: inner.without_node.map(|(_, how)| how),
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
                 sweep_trouble: unswept.trouble(),
                 lost_log_lines: lost_log_lines.get(),
-                source: source(&inner.source),
-                refused_configuration: inner.refused_configuration.clone(),
-                rules: rules(&inner.rules, &inner.snapshot),
-                kube_proxy: inner.kube_proxy.clone(),
+                source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
+                rules: rules(&inner.noted.rules, &inner.snapshot),
                 taken_node_ports,
-                unbound_ports: inner.unbound_ports.values().cloned().collect(),
-                unbound_health_ports: unbound_ports(&unbound),
+                unbound_health_ports: unbound.list(),
                 loopback: loopback(),
+                ..inner.noted.clone()
             }
         }
-    }
-}
-
-fn source(following: &Following) -> Source {
-    match following {
-        Following::Nothing => Source::None,
-        Following::Manifests(paths) => Source::Manifests { paths: paths.clone() },
-        Following::Api { server, api_status } => Source::Api {
-            server: server.clone(),
-            trouble: api_status
-                .trouble()
-                .map(|(reason, lasts)| Trouble { reason, seconds: lasts.as_secs_f64() }),
-        },
     }
 }
 
@@ -272,14 +231,4 @@ fn conflict(SpecConflict { conflict, .. }: &SpecConflict) -> Conflict {
         loser: conflict.loser.to_string(),
         reason: conflict.reason.to_string(),
     }
-}
-
-fn unbound_ports(unbound: &UnboundPorts) -> Vec<UnboundPort> {
-    let ports = unbound.list().into_iter();
-    let told = ports.map(|(address, service, reason)| UnboundPort {
-        service: service.to_string(),
-        address: address.to_string(),
-        reason,
-    });
-    told.collect()
 }

@@ -21,9 +21,10 @@ use shunt_core::plan::NodeContext;
 use crate::dataplane::Snapshot;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::loopback::LoopbackReport;
+use crate::serve::unbound_ports::UnboundPort;
 use crate::taken_ports;
 
-pub use agent_state::{AgentState, Following, Sources};
+pub use agent_state::{AgentState, Sources};
 pub use text::Text;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
@@ -333,18 +334,6 @@ pub struct UnboundServer {
     pub purpose: String,
     /// The configuration field of the address.
     pub field: String,
-    /// Address and port.
-    pub address: String,
-    /// The error of the kernel.
-    pub reason: String,
-}
-
-/// A `healthCheckNodePort` that the agent cannot bind.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct UnboundPort {
-    /// The Service, as `namespace/name`.
-    pub service: String,
     /// Address and port.
     pub address: String,
     /// The error of the kernel.

@@ -5,18 +5,23 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::Serialize;
 use shunt_core::plan::OVERSIZED;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::serve::escape;
-use crate::serve::loopback::{LoopbackReport, Unbound};
+use crate::serve::loopback::LoopbackReport;
+use crate::serve::unbound_ports::UnboundPort;
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
 
-/// The text of a status.
+/// A status for its reader, who may want all names in the text.
+#[derive(Serialize)]
+#[serde(transparent)]
 pub struct Text<'a> {
     status: &'a Status,
+    #[serde(skip)]
     verbose: bool,
 }
 
@@ -86,8 +91,8 @@ impl Status {
             warnings.push(format!("{stay}: {trouble}"));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
-            let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
-            problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
+            let lasts = age(Some(trouble.seconds));
+            problems.push(format!("{}, for {lasts}; the rules stay", trouble.reason));
         }
         let is_held = self.without_node == Some(WithoutNode::Held);
         if last_sync.is_none() && failure.is_none() && !is_held {
@@ -146,14 +151,14 @@ impl Status {
             format!("Service {service}: {OVERSIZED}")
         });
         some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
-            let super::UnboundPort { service, address, reason } = port;
+            let UnboundPort { service, address, reason } = port;
             format!(
                 "cannot listen on {address} for the health checks of Service {service}: {reason}"
             )
         });
         let unbound = &self.loopback.unbound;
         some(&mut warnings, unbound, most, "node ports on loopback", |port| {
-            let Unbound { service, address, reason } = port;
+            let UnboundPort { service, address, reason } = port;
             format!(
                 "cannot listen on {address} for the node port of Service {service}: {reason}; if \
                  another process holds the port, it answers there"

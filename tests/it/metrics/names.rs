@@ -4,46 +4,35 @@ use std::time::Duration;
 
 use anyhow::Result;
 use shunt::dataplane::kube_proxy::Found;
-use shunt::serve::metrics::{
-    Changes, Counter, Extent, Format, Metrics, Probe, ServiceConnections, ServicePort, State, Sync,
-};
-use shunt_core::model::Family;
+use shunt::dataplane::{CommitStats, Snapshot};
+use shunt::serve::metrics::{Counter, Format, Metrics, Probe, ServiceConnections};
+use shunt_core::model::{ChangeCounts, Family, Protocol};
+use shunt_core::plan::{Set, Unserved};
 use shunt_testbed::Exposition;
-
-/// A Service port with 14 connections, and 15 that are left out.
-struct Connections;
-
-impl ServiceConnections for Connections {
-    fn read(&mut self) -> Option<Extent> {
-        Some(Extent { ports: 1, omitted: 15 })
-    }
-
-    fn each(&self, each: &mut dyn FnMut(ServicePort<'_>, u64)) {
-        let port = ServicePort { namespace: "shop", service: "web", port: "http", protocol: "TCP" };
-        each(port, 14);
-    }
-}
 
 /// Where everything that can be counted has been counted once.
 fn everything(families: &[Family]) -> Metrics {
-    let metrics = Metrics::with(families, Some(Box::new(Connections)), Counter::default());
-    let state = State {
-        services: 1,
-        endpoint_slices: 2,
+    // One Service port, and 15 that are left out.
+    let ports = vec![("shop/web:http".into(), Protocol::Tcp, 14)];
+    let connections = ServiceConnections { ports, omitted: 15 };
+    let read = Box::new(move || Some(connections.clone()));
+    let metrics = Metrics::with(families, Some(read), Counter::default());
+    let mut snapshot = Snapshot {
         frontends: [3, 4],
-        elements: vec![("service-ips", [5, 6])],
-        gone_endpoints: [12, 13],
-        frontend_conflicts: 7,
-        quarantined_service_ports: 1,
-        without_endpoints: [12, 13],
-        no_local_internal: [8, 9],
-        no_local_external: [10, 11],
+        unserved: Unserved {
+            without_endpoints: [12, 13],
+            no_local_internal: [8, 9],
+            no_local_external: [10, 11],
+        },
+        ..Snapshot::default()
     };
+    snapshot.elements[1][Set::ServiceIps as usize] = 6;
     let took = Duration::from_millis(3);
-    metrics.changes_noticed(Changes { services: 1, endpoint_slices: 2 });
-    metrics.sync_succeeded(Sync { took, full: true }, &state);
-    metrics.sync_failed(Sync { took, full: false });
-    metrics.changes_synced(Changes { services: 1, endpoint_slices: 1 });
+    metrics.changes_noticed(ChangeCounts { services: 1, slices: 2 });
+    let stats = CommitStats { took, full: true, ..CommitStats::default() };
+    metrics.sync_succeeded(&stats, &snapshot);
+    metrics.sync_failed(&CommitStats { full: false, ..stats });
+    metrics.changes_synced(ChangeCounts { services: 1, slices: 1 });
     metrics.watch_restarted("services");
     metrics.kube_proxy_found(&Found::default().counts());
     metrics.api_asked("POST", "10.0.0.1:6443", Some(201), Some(took));

@@ -16,6 +16,7 @@ use shunt::commands::explain::{
     Client, Explanation, Facts, Subject, Verdict, Way, explain, packet,
 };
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
+use shunt_core::explain::Code;
 use shunt_core::model::{Change, Dirty, EndpointSlice, Family, Node, Protocol, Store};
 use shunt_core::plan::{Desired, FrontendKey, Options};
 use shunt_fake_nftables::{Damage, Like, NODE};
@@ -127,7 +128,7 @@ fn agree(seed: u64) -> Result<BTreeMap<(Verdict, bool), usize>> {
 /// Of a rule of another program that does not always match, it is only certain that the packet does not
 /// pass.
 fn may_be_foreign(explanation: &Explanation) -> bool {
-    ["foreign-drop", "foreign-drop-possible"].iter().any(|code| explanation.has(code))
+    [Code::ForeignDrop, Code::ForeignDropPossible].into_iter().any(|code| explanation.has(code))
 }
 
 fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &Fate) -> Result<()> {
