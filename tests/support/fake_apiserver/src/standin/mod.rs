@@ -43,7 +43,7 @@ pub const TOKEN: &str = "node-token";
 /// which combinations of parameters are valid, the real server says.
 ///
 /// The test fills it directly, so that it can do so whatever clients get to see. It listens on a
-/// loopback address of the namespace that it is started in; a [`Gate`](crate::Gate) makes it
+/// loopback address of the namespace that it is started in; a [`Gate`] makes it
 /// reachable from another.
 pub struct Standin {
     shared: Arc<Shared>,
