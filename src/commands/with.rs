@@ -98,6 +98,9 @@ impl Server<'_> {
             }
             if let Some(now) = now.filter(|_| type_ != "ClusterIP") {
                 keep_node_ports(spec, now);
+                if let Some(port) = now.health_check_node_port {
+                    spec.entry("healthCheckNodePort").or_insert_with(|| json!(port));
+                }
             }
         }
         let (Some(now), Some(object)) = (now, object.as_object_mut()) else { return };
