@@ -136,7 +136,7 @@ impl Display for Report {
 /// Checks this thread's network namespace.
 ///
 /// `effective` is the configuration unless it is invalid, with its `problems`, and `options` are those
-/// of the plan. `api` is what the API server said, and `objects` are those that concern the node.
+/// of the plan. `api` is what the API server said, and `objects` the ones that concern the node.
 fn check(
     run: &Run,
     effective: Option<&Effective>,

@@ -154,7 +154,7 @@ impl Metrics {
         }
     }
 
-    /// Removes changes that are in the kernel now from those that wait.
+    /// Removes changes that are in the kernel now from the waiting ones.
     pub fn changes_synced(&self, changes: ChangeCounts) {
         self.0.kube_proxy.service_changes.1.dec_by(gauge(changes.services));
         self.0.kube_proxy.endpoint_changes.1.dec_by(gauge(changes.slices));

@@ -380,7 +380,7 @@ impl Watch {
     }
 
     async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) {
-        // Whoever drops the receiver drops this future, too.
+        // The future is dropped with the receiver.
         let _ = self.batches.send((listed, batch)).await;
     }
 

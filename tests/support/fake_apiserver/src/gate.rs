@@ -81,7 +81,7 @@ impl Gate {
         let mut given_up = None;
         self.state.send_modify(|state| given_up = state.listener.take());
         if let Some(listener) = given_up {
-            // First, so that none of those that are cut finds it still listening. Closing it would not
+            // First, so that no client whose connection is cut finds it still listening. Closing it would not
             // do: a process that a test starts meanwhile has a copy of it until it executes its program.
             shutdown(listener.as_raw_fd(), Shutdown::Both)?;
         }
