@@ -48,6 +48,7 @@ use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::Recorder;
+use crate::serve::history::History;
 use crate::serve::http::{
     Connections, HEALTH_PURPOSE, Health, OnPort, ServiceHealths, serve_health, serve_metrics,
     serve_service_health,
@@ -175,6 +176,7 @@ fn once(
 #[derive(Clone)]
 struct Reports {
     events: Recorder,
+    history: History,
     metrics: Metrics,
     known: AgentState,
     /// The file and line of each Service in the manifests.
@@ -189,7 +191,8 @@ fn keep_running(
     objects: Objects,
     settings: Effective,
 ) -> Result<(), Failure> {
-    let (events, notices) = Recorder::new();
+    let history = History::default();
+    let (events, notices) = Recorder::new(history.clone());
     events.record(events::starting());
     let config = &settings.config;
     let families = families();
@@ -212,7 +215,13 @@ fn keep_running(
     });
     let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
     let locations = Locations::default();
-    let reports = Reports { events, metrics: metrics.clone(), known: known.clone(), locations };
+    let reports = Reports {
+        events,
+        history: history.clone(),
+        metrics: metrics.clone(),
+        known: known.clone(),
+        locations,
+    };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let loopback = Proxy::new(&families, metrics.clone(), report_loopback(reports.events.clone()));
@@ -271,7 +280,7 @@ fn keep_running(
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
-    let answer = answers(known, status);
+    let answer = answers(known, history, status);
     start_thread("status", move || {
         if let Err(error) = query::serve(presence.listener, answer) {
             tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
@@ -361,11 +370,12 @@ fn keep_running(
 /// Returns the function that answers the commands on this node.
 fn answers(
     known: AgentState,
+    history: History,
     status: impl Fn() -> Status,
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
         let snapshot = known.snapshot();
-        let (selection, revision) = match question {
+        let (selection, whole_history, revision) = match question {
             Question::Status => {
                 let mut status = status();
                 if let Some(node_context) = &snapshot.node_context {
@@ -373,13 +383,14 @@ fn answers(
                 }
                 return serde_json::to_vec(&status);
             }
-            Question::Objects(selection) => (selection, None),
-            Question::Refresh(selection, revision) => (selection, Some(*revision)),
+            Question::Objects(selection) => (selection, false, None),
+            Question::History(selection) => (selection, true, None),
+            Question::Refresh(selection, revision) => (selection, false, Some(*revision)),
         };
         let differs = revision != Some(snapshot.revision);
         // In JSON, objects are a refresh that has all of them.
         serde_json::to_vec(&Refresh {
-            excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
+            excerpt: differs.then(|| Excerpt::of(&snapshot, &history, selection, whole_history)),
             options: snapshot.options(),
             status: status(),
         })

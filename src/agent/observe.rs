@@ -57,13 +57,25 @@ impl Observer {
                     sweeps.announce(|| sweep(flows.clone(), node_context));
                 }
             }
-            Event::Synced { wrote, flows, loopback, batches, changes, stats, snapshot } => {
+            Event::Synced {
+                wrote,
+                flows,
+                loopback,
+                batches,
+                has_lost_batches,
+                changes,
+                stats,
+                snapshot,
+            } => {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
                 let before = self.reports.known.snapshot();
                 // First, so that the status of an agent that is ready includes this sync.
-                self.reports.known.synced(wrote, stats.took, snapshot.clone());
+                if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
+                    self.notice("programs again what changes");
+                }
+                self.reports.history.synced(&batches, has_lost_batches, &snapshot);
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
                 if !has_same_health_checks(&before, &snapshot) {
@@ -86,7 +98,9 @@ impl Observer {
                     "nothing was programmed, the previous rules stay: {error}"
                 );
                 self.note_health(node_is_eligible, false);
-                self.reports.known.failed(error);
+                if self.reports.known.failed(error) {
+                    self.notice(format!("nothing was programmed: {error}"));
+                }
                 self.reports.metrics.committed(&stats);
                 self.reports.metrics.sync_failed(&stats);
             }
@@ -116,11 +130,10 @@ impl Observer {
                 self.reports.events.record(events::refused(quarantined, others));
             }
             Event::Released(released, others) => {
-                tracing::info!(
-                    frontend = %released.what,
-                    "no longer refused by the kernel{}",
-                    more(others)
-                );
+                let text = format!("no longer refused by the kernel{}", more(others));
+                tracing::info!(frontend = %released.what, "{text}");
+                let text = format!("{}: {text}", released.what);
+                self.reports.history.notice(released.service.clone(), text);
             }
             Event::Conflict(conflict) => {
                 report_conflict(conflict, &self.reports.locations);
@@ -131,6 +144,10 @@ impl Observer {
                 self.reports.events.record(events::oversized(service));
             }
         }
+    }
+
+    fn notice(&self, text: impl Into<String>) {
+        self.reports.history.notice(None, text.into());
     }
 
     fn note_loopback(&mut self, changes: LoopbackChanges) {

@@ -116,7 +116,10 @@ impl Reload {
             tracing::info!("reloaded the configuration; nothing has changed");
         } else {
             self.apply(&old, &objects);
-            tracing::info!(changed = changed.join(", "), "applied the changed configuration");
+            let changed = changed.join(", ");
+            tracing::info!(changed, "applied the changed configuration");
+            let text = format!("applied the changed configuration: {changed}");
+            self.reports.history.notice(None, text);
         }
         self.reports.metrics.config_reloaded(true);
         self.reports.known.reconfigured(None);
@@ -130,6 +133,8 @@ impl Reload {
         tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
         self.reports.metrics.config_reloaded(false);
         self.reports.known.reconfigured(Some(error.to_string()));
+        let text = format!("the changed configuration is rejected: {error}");
+        self.reports.history.notice(None, text);
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {

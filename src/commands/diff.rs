@@ -8,11 +8,11 @@ use nfnetlink::nft::Socket;
 use serde_json::{Value, json};
 use shunt_core::model::Family;
 
-use super::args::{Diff, Format};
-use super::what_if::WhatIf;
+use super::args::{Diff, Format, Moment};
+use super::changes::Changes;
 use super::{objects, with};
 use crate::agent::kernel_errors::explain;
-use crate::agent::{Failure, netns};
+use crate::agent::{Failure, logging, netns};
 use crate::dataplane::{Place, Side, compare};
 use crate::serve::escape;
 use crate::serve::query::Selection;
@@ -20,7 +20,7 @@ use crate::serve::query::Selection;
 /// The exit codes, as documented: those of `diff`.
 const DIFFERENT: u8 = 1;
 const NOT_COMPARED: u8 = 2;
-/// The exit code if the files of `--with` make a frontend lose service.
+/// The exit code if a frontend loses service, by the files of `--with` or since `--at`.
 const LOSES_SERVICE: u8 = 3;
 
 /// The number of comparisons with the kernel until two of them agree, and the pause between them.
@@ -29,10 +29,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Prints the differences.
 pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
-    let compared = reader(arguments).and_then(|reader| match arguments.with.is_empty() {
-        true => with_kernel(arguments, &reader),
-        false => with_files(arguments, &reader),
-    });
+    let compared = match arguments.at {
+        Some(at) => since(arguments, at),
+        None => reader(arguments).and_then(|reader| match arguments.with.is_empty() {
+            true => with_kernel(arguments, &reader),
+            false => with_files(arguments, &reader),
+        }),
+    };
     match compared {
         Ok((text, code)) => {
             super::print(&text)?;
@@ -52,23 +55,39 @@ fn with_files(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8)
     let (_, now) = objects.planned();
     let examples = with::apply(&arguments.with, &mut objects)?;
     let (_, then) = objects.planned();
-    let mut what_if = WhatIf::new(&now, &then, &examples);
+    let mut what_if = Changes::new(&now, &then, &examples);
     if let (true, Some(context)) = (reader.is_agent(), then.node_context()) {
         let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
         let addresses = addresses.into_iter().flatten().flatten().collect();
-        what_if.look_for_taken(&WhatIf::new_node_ports(&now, &then), &addresses);
+        what_if.look_for_taken(&Changes::new_node_ports(&now, &then), &addresses);
     }
+    written(arguments, &what_if)
+}
+
+/// Returns what has changed since a time as text or JSON, and the exit code.
+fn since(arguments: &Diff, at: Moment) -> Result<(String, u8), Failure> {
+    logging::start_with(&arguments.logging);
+    netns::enter(arguments.netns.as_deref())?;
+    let mut objects = objects::with_history(&arguments.manifests)?;
+    let (_, now) = objects.planned();
+    objects::rewind(&mut objects, at)?;
+    let (_, then) = objects.planned();
+    written(arguments, &Changes::new(&then, &now, &[]))
+}
+
+fn written(arguments: &Diff, changes: &Changes) -> Result<(String, u8), Failure> {
     let text = match arguments.output {
-        Format::Text => what_if.to_string(),
-        Format::Json => super::json(&what_if)?,
+        Format::Text => changes.to_string(),
+        Format::Json => super::json(changes)?,
     };
-    Ok((text, if what_if.loses_service() { LOSES_SERVICE } else { 0 }))
+    Ok((text, if changes.loses_service() { LOSES_SERVICE } else { 0 }))
 }
 
 fn reader(arguments: &Diff) -> Result<objects::Reader, Failure> {
     netns::enter(arguments.netns.as_deref())?;
     let from = objects::From {
         with: &[],
+        at: None,
         manifests: &arguments.manifests,
         settings: &arguments.settings,
         logging: &arguments.logging,

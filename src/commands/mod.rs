@@ -2,12 +2,14 @@
 //! and writes them as text or JSON; its `command.rs` reads the arguments and prints.
 
 pub mod args;
+mod changes;
 pub mod check;
 mod cleanup;
 mod diff;
 pub mod explain;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod history;
 mod meta;
 mod objects;
 mod render;
@@ -16,7 +18,6 @@ pub mod services;
 mod status;
 pub mod trace;
 pub mod version;
-mod what_if;
 mod with;
 mod wrap;
 
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
         args::Command::Diff(diff) => diff::diff(&diff),
+        args::Command::History(history) => history::history(&history),
         args::Command::Status(status) => status::status(&status),
         args::Command::Check(check) => check::command::check(&check),
         args::Command::Explain(explain) => explain::command::explain(&explain),

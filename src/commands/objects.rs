@@ -3,16 +3,18 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use shunt_core::model::{Change, Dirty, Store};
+use anyhow::{Context, anyhow};
+use shunt_core::model::{Change, Dirty, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey, FrontendKind};
 
+use super::args::Moment;
+use super::history::History;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
 use crate::agent::settings::{Effective, effective};
-use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
+use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
 use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests::{self, Locations};
@@ -23,6 +25,8 @@ pub(super) struct From<'a> {
     pub(super) manifests: &'a [PathBuf],
     /// The files of `--with`: their objects as if they were applied.
     pub(super) with: &'a [PathBuf],
+    /// The time of `--at`: the objects of then.
+    pub(super) at: Option<Moment>,
     /// The configuration beside manifests. The agent has its own.
     pub(super) settings: &'a Settings,
     pub(super) logging: &'a Logging,
@@ -33,6 +37,12 @@ pub(super) struct From<'a> {
 impl From<'_> {
     /// Starts the log, and returns a function that reads the objects.
     pub(super) fn start(&self) -> Result<Reader, Failure> {
+        if let Some(at) = self.at {
+            logging::start_with(self.logging);
+            let mut objects = with_history(self.manifests)?;
+            rewind(&mut objects, at)?;
+            return Ok(Reader::Manifests(Box::new(objects)));
+        }
         if self.manifests.is_empty() {
             logging::start_with(self.logging);
             if self.with.is_empty() {
@@ -59,6 +69,48 @@ impl From<'_> {
             with::apply(self.with, &mut objects)?;
         }
         Ok(Reader::Manifests(Box::new(objects)))
+    }
+}
+
+/// Returns the objects of the agent with their history, or those that `shunt history -o json` wrote.
+pub(super) fn with_history(files: &[PathBuf]) -> anyhow::Result<Objects> {
+    match files {
+        [] => Ok(ask_history(Selection::All)?),
+        [file] => {
+            let json =
+                std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let history: History = serde_json::from_slice(&json).with_context(|| {
+                let file = file.display();
+                format!("{file} is not what `shunt history -o json` of this version writes")
+            })?;
+            Ok(history.objects)
+        }
+        _ => Err(anyhow!("--at reads one file of `shunt history -o json`; give --manifests once")),
+    }
+}
+
+/// Makes the objects those of an earlier time.
+pub(super) fn rewind(objects: &mut Objects, Moment(at): Moment) -> anyhow::Result<()> {
+    let since = objects.excerpt.since;
+    anyhow::ensure!(at >= since, "the history reaches back to {since} only, --at is {at}");
+    objects.rewind(at);
+    Ok(())
+}
+
+/// Splits `namespace/name:port`.
+pub(super) fn service_port(text: &str) -> anyhow::Result<(ObjectName, Option<&str>)> {
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    match name.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok((ObjectName::new(namespace, name), port))
+        }
+        _ => Err(anyhow!(
+            "\"{text}\" is not the name of a Service: write NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
+             or --to ADDRESS:PORT for a destination"
+        )),
     }
 }
 

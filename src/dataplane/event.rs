@@ -25,8 +25,11 @@ pub enum Event<'a> {
         flows: Flows,
         /// Changes of node ports on loopback addresses.
         loopback: LoopbackChanges,
-        /// The batches since the previous sync, without their changes.
+        /// The batches since the previous sync, with the changes that make the objects as they were
+        /// before, in the order of what they undo.
         batches: Vec<ChangeBatch>,
+        /// Syncs failed for so long that earlier batches were dropped.
+        has_lost_batches: bool,
         /// The number of changes in these batches.
         changes: ChangeCounts,
         /// The transactions since the last event.

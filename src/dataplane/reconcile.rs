@@ -1,7 +1,7 @@
 //! Reconciles the kernel with the plan of the known objects.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
@@ -11,7 +11,6 @@ use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::Gone;
-use super::last_changes::{LastChanges, Uncommitted};
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading, remembered};
@@ -34,8 +33,6 @@ pub struct Dataplane {
     pub(super) stopwatch: Box<dyn Stopwatch>,
     pub(super) store: Store,
     pub(super) dirty: Dirty,
-    uncommitted: Uncommitted,
-    last_changes: LastChanges,
     pub(super) desired: Desired,
     pub(super) state: State,
     /// The first sync waits for the Node: shunt's tables do not remember it.
@@ -97,8 +94,6 @@ impl Dataplane {
             stopwatch: Box::new(SystemClocks::new()),
             store: Store::new(),
             dirty: Dirty::default(),
-            uncommitted: Uncommitted::default(),
-            last_changes: LastChanges::default(),
             desired: Desired::new(options, node_name),
             state: State::Unread,
             waits_for_node: false,
@@ -137,17 +132,21 @@ impl Dataplane {
         }
     }
 
-    /// Applies the changes of a batch, which the next sync programs, and notes when it was received.
-    /// Returns false if the store had them all already.
-    pub(super) fn receive(&mut self, changes: Vec<Change>, received: Instant) -> bool {
-        let before = std::mem::take(&mut self.dirty);
+    /// Applies changes, which the next sync programs, and replaces them by those that make the objects
+    /// as they were, in the same order; the first lists of all objects have none. Returns false if the
+    /// store had them all already.
+    pub(super) fn receive(&mut self, changes: &mut Vec<Change>) -> bool {
         let mut is_news = false;
-        for change in changes {
-            is_news |= self.apply(change);
+        for change in std::mem::take(changes) {
+            let before = match self.store.is_synced() {
+                true => self.store.before(&change),
+                false => Vec::new(),
+            };
+            if self.apply(change) {
+                is_news = true;
+                changes.extend(before);
+            }
         }
-        self.uncommitted.note(&self.dirty, received);
-        let dirty = std::mem::replace(&mut self.dirty, before);
-        self.dirty.merge(dirty);
         is_news
     }
 
@@ -228,14 +227,7 @@ impl Dataplane {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (current, is_sweeping) = (self.state.current(), self.sweep.has_work());
-        let (store, changes) = (&self.store, &self.last_changes);
-        Snapshot::of(store, changes, &self.desired, current, &self.quarantine, is_sweeping)
-    }
-
-    /// Notes that a sync has committed all changes at `now`.
-    pub(super) fn committed(&mut self, now: Instant) {
-        let changes = std::mem::take(&mut self.uncommitted);
-        self.last_changes.committed(changes, &self.store, now, SystemTime::now());
+        Snapshot::of(&self.store, &self.desired, current, &self.quarantine, is_sweeping)
     }
 
     /// Returns the time of the next retry of a refused frontend.

@@ -9,7 +9,6 @@ use shunt_core::plan::{
     Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Options, Set, Unserved,
 };
 
-use super::last_changes::LastChanges;
 use super::quarantine::{Quarantine, Suspect};
 use super::record::Counts;
 use super::refusal::describe;
@@ -25,8 +24,6 @@ pub struct Snapshot {
     pub is_owner: bool,
     /// The objects that the kernel is programmed for.
     pub store: Store,
-    /// When each Service last changed.
-    pub last_changes: LastChanges,
     /// The number of syncs with changes of the sources until then.
     pub revision: u64,
     /// The number of frontends in the kernel, by family.
@@ -87,7 +84,6 @@ impl Snapshot {
 
     pub(super) fn of(
         store: &Store,
-        last_changes: &LastChanges,
         desired: &Desired,
         current: Option<&Current>,
         quarantine: &Quarantine,
@@ -100,7 +96,6 @@ impl Snapshot {
             generation: current.filter(|it| !it.record.is_owned()).map(|it| it.generation),
             is_owner: current.is_some_and(|current| current.record.is_owned()),
             store: store.clone(),
-            last_changes: last_changes.clone(),
             revision: 0,
             frontends: counts.map(|counts| counts.frontends),
             elements: counts.map(|counts| counts.elements),

@@ -30,8 +30,8 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
-/// The number of batches whose latencies count: syncs may fail for hours.
-const MAX_BATCHES: usize = 100_000;
+/// The number of batches that a sync reports: syncs may fail for hours.
+const MAX_BATCHES: usize = 10_000;
 
 /// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +48,12 @@ pub(super) struct Worker<R> {
     backlog: Backlog,
     pace: Pace,
     report: R,
-    /// The batches since the last sync, without their changes, which are applied, and the number of
-    /// these.
+    /// The batches since the last sync, with the reverse of their changes, which are applied, and the
+    /// number of these.
     batches: Vec<ChangeBatch>,
     changes: ChangeCounts,
+    /// There were too many batches since the last sync.
+    has_lost_batches: bool,
     /// The time of the last successful sync.
     snapshot: Arc<Snapshot>,
     /// A sync is due, possibly after the minimum time between commits.
@@ -80,6 +82,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             report,
             batches: Vec::new(),
             changes: ChangeCounts::default(),
+            has_lost_batches: false,
             snapshot: Arc::default(),
             due: false,
             last_commit: None,
@@ -131,13 +134,14 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     endpoint_slices = counts.slices,
                     "received changes"
                 );
-                let changes = std::mem::take(&mut batch.changes);
-                if !self.dataplane.receive(changes, batch.received) {
+                if !self.dataplane.receive(&mut batch.changes) {
                     // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
-                if self.batches.len() < MAX_BATCHES {
-                    self.batches.push(batch);
+                self.batches.push(batch);
+                if self.batches.len() > MAX_BATCHES {
+                    self.batches.clear();
+                    self.has_lost_batches = true;
                 }
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
@@ -240,8 +244,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.retry = FIRST_RETRY;
         self.pause_until = None;
         let stats = self.dataplane.take_stats();
-        self.dataplane.committed(now + stats.took);
-        let revision = self.snapshot.revision + u64::from(!self.batches.is_empty());
+        let has_lost_batches = std::mem::take(&mut self.has_lost_batches);
+        let is_news = has_lost_batches || !self.batches.is_empty();
+        let revision = self.snapshot.revision + u64::from(is_news);
         let snapshot = Arc::new(Snapshot { revision, ..self.dataplane.snapshot() });
         let before = std::mem::replace(&mut self.snapshot, snapshot.clone());
         (self.report)(Event::Synced {
@@ -249,6 +254,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             flows: self.dataplane.take_flows(),
             loopback: self.dataplane.take_loopback(),
             batches: std::mem::take(&mut self.batches),
+            has_lost_batches,
             changes: std::mem::take(&mut self.changes),
             stats,
             snapshot: snapshot.clone(),

@@ -5,6 +5,7 @@
 
 pub mod escape;
 pub mod events;
+pub mod history;
 pub mod http;
 pub mod loopback;
 pub mod metrics;

@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 19] = files![
+const FILES: [(&str, &str); 20] = files![
     "affinity",
     "balancing",
     "check",
@@ -40,6 +40,7 @@ const FILES: [(&str, &str); 19] = files![
     "flows",
     "frontends",
     "health_checks",
+    "history",
     "load_balancers",
     "local_traffic",
     "loopback",

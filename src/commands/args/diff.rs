@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, Logging, Settings};
+use super::{Format, Logging, Moment, Settings};
 
 /// Arguments of `shunt diff`.
 #[derive(Debug, Args)]
@@ -17,6 +17,10 @@ pub struct Diff {
     /// exit with 3 if a frontend would lose service. Can be given several times.
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,
+    /// Compare the plan of this time with that of now, both as `history` has them, of the running
+    /// agent or of the file of --manifests that `shunt history -o json` wrote.
+    #[arg(long, value_name = "TIME", conflicts_with = "with")]
+    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, Logging, Settings};
+use super::{Format, Logging, Moment, Settings};
 
 /// Arguments of `shunt explain`.
 #[derive(Debug, Args)]
@@ -35,6 +35,10 @@ pub struct Explain {
     /// from the kernel. Can be given several times.
     #[arg(long, value_name = "FILE", conflicts_with = "probe")]
     pub with: Vec<PathBuf>,
+    /// Use the objects of this time: as `history` has it, of the running agent, or of the file of
+    /// --manifests that `shunt history -o json` wrote.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["probe", "with"])]
+    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,

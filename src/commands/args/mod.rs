@@ -3,6 +3,7 @@
 mod check;
 mod diff;
 mod explain;
+mod history;
 mod meta;
 mod services;
 mod trace;
@@ -16,6 +17,7 @@ use crate::agent::args::{Logging, Run, Settings, without_logging};
 pub use check::Check;
 pub use diff::Diff;
 pub use explain::{Destination, Explain};
+pub use history::{History, Moment};
 pub use meta::{Completion, Man, Shell, ShowVersion};
 pub use services::{Services, ServicesOutput};
 pub use trace::Trace;
@@ -48,6 +50,9 @@ pub enum Command {
     Explain(Explain),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
+    /// Show what changed: endpoints, Services, conflicts, repairs, the configuration, and when the
+    /// kernel had it.
+    History(History),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
     /// Follow real packets through all rules, and show where they end up.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Logging, Settings};
+use super::{Logging, Moment, Settings};
 use crate::commands::services::Sort;
 
 /// Arguments of `shunt services`.
@@ -21,6 +21,10 @@ pub struct Services {
     /// from the kernel. Can be given several times.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "connections"])]
     pub with: Vec<PathBuf>,
+    /// Use the objects of this time: as `history` has it, of the running agent, or of the file of
+    /// --manifests that `shunt history -o json` wrote.
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["watch", "connections", "with"])]
+    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
     pub output: ServicesOutput,

@@ -17,7 +17,8 @@ use super::{
 use crate::agent::Failure;
 use crate::agent::kernel_errors;
 use crate::commands::args::{Destination, Explain};
-use crate::commands::objects::{From, Reader, place};
+use crate::commands::history;
+use crate::commands::objects::{From, Reader, place, service_port};
 use crate::commands::output;
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Excerpt, Selection};
@@ -39,10 +40,13 @@ enum About<'a> {
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
-    let Explain { manifests, with, settings, logging, .. } = arguments;
-    let reader = From { manifests, with, settings, logging, is_offline: true }.start()?;
+    let Explain { manifests, with, at, settings, logging, .. } = arguments;
+    let reader = From { manifests, with, at: *at, settings, logging, is_offline: true }.start()?;
     let about = match (&arguments.service, arguments.to) {
-        (Some(service), _) => service_name(service)?,
+        (Some(service), _) => {
+            let (name, port) = service_port(service)?;
+            About::Service(name, port)
+        }
         (None, Some(to)) => About::Destination(to),
         (None, None) => return Err(anyhow!("give a Service or --to").into()),
     };
@@ -105,11 +109,17 @@ fn settled(
                 ServiceExplanation {
                     service: String::new(),
                     verdict: explanation.verdict,
+                    changes: Vec::new(),
                     findings: Vec::new(),
                     frontends: vec![explanation],
                 }
             }
         };
+        let changes = history::latest(&objects);
+        match (about, &mut explanation.frontends[..]) {
+            (About::Destination(_), [only]) => only.changes = changes,
+            _ => explanation.changes = changes,
+        }
         attempts += 1;
         if !explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers)) {
             return Ok(explanation);
@@ -134,23 +144,6 @@ fn is_same(one: &Excerpt, other: &Excerpt) -> bool {
         && one.changes.iter().all(|change| other.changes.contains(change))
         && one.last_changes.len() == other.last_changes.len()
         && one.last_changes.iter().all(|change| other.last_changes.contains(change))
-}
-
-/// Splits `namespace/name:port`.
-fn service_name(text: &str) -> anyhow::Result<About<'_>> {
-    let (name, port) = match text.split_once(':') {
-        Some((name, port)) => (name, Some(port)),
-        None => (text, None),
-    };
-    match name.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok(About::Service(ObjectName::new(namespace, name), port))
-        }
-        _ => Err(anyhow!(
-            "\"{text}\" is not the name of a Service: write NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
-             or --to ADDRESS:PORT for a destination"
-        )),
-    }
 }
 
 /// A question with the objects that answer it.
@@ -236,6 +229,7 @@ impl Asked<'_> {
         Ok(ServiceExplanation {
             service: name.to_string(),
             verdict: worst.unwrap_or(Verdict::NotAService),
+            changes: Vec::new(),
             findings,
             frontends: explanations,
         })

@@ -10,6 +10,7 @@ use shunt_core::explain::{Assumption, Code, End, Entry, Finding, Packet, Reasons
 use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
 use super::judge::{Judgement, Verdict};
 use super::{Way, text};
+use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
 
 /// The explanation of one packet.
@@ -43,6 +44,8 @@ pub struct Explanation {
     pub findings: Vec<Finding>,
     /// The result of the probe, if there was one.
     pub probe: Option<ProbeReport>,
+    /// The latest changes of the Service, the oldest first; empty if a Service was asked for.
+    pub(in crate::commands) changes: Vec<Line>,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
     /// True if the kernel's tables were read; otherwise the plan alone is explained.
@@ -201,6 +204,7 @@ impl Explanation {
             endpoints: endpoints(&reasons, facts),
             findings,
             probe: None,
+            changes: Vec::new(),
             unknown: facts.unknown.clone(),
             from_kernel,
         };
@@ -300,6 +304,8 @@ pub struct ServiceExplanation {
     pub service: String,
     /// The worst verdict of its frontends; `not-a-service` if it has none.
     pub verdict: Verdict,
+    /// The latest changes of the Service, the oldest first.
+    pub(in crate::commands) changes: Vec<Line>,
     /// Findings about the Service as a whole.
     #[serde(serialize_with = "findings")]
     pub findings: Vec<Finding>,

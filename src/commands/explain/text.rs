@@ -77,6 +77,9 @@ impl Display for Explanation {
         for finding in self.findings.iter().skip(1) {
             rows.row("finding", &finding.text, finding.code.as_str())?;
         }
+        for change in &self.changes {
+            rows.row("changed", &change.to_string(), "history")?;
+        }
         for unknown in &self.unknown {
             rows.row("unknown", unknown, "not read")?;
         }
@@ -249,6 +252,9 @@ impl Display for ServiceExplanation {
             }
             write!(f, "{frontend}")?;
         }
-        Ok(())
+        let changes = self.changes.iter();
+        changes.into_iter().try_for_each(|change| {
+            writeln!(f, "{:<22} {}", "changed", escape::line(&change.to_string()))
+        })
     }
 }

@@ -44,7 +44,7 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
         return Err(error.into());
     }
     netns::enter(arguments.netns.as_deref())?;
-    if !arguments.manifests.is_empty() || !arguments.with.is_empty() {
+    if !arguments.manifests.is_empty() || !arguments.with.is_empty() || arguments.at.is_some() {
         return of_plan(arguments, &selected);
     }
     let mut view = View::start(arguments, &selected)?;
@@ -205,8 +205,8 @@ fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
 
 /// Shows Services of manifests, or with the objects of files: without the kernel.
 fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
-    let Arguments { manifests, with, settings, logging, .. } = arguments;
-    let reader = From { manifests, with, settings, logging, is_offline: true }.start()?;
+    let Arguments { manifests, with, at, settings, logging, .. } = arguments;
+    let reader = From { manifests, with, at: *at, settings, logging, is_offline: true }.start()?;
     let (store, desired) = reader.read(&Selection::All)?.planned();
     let sources = Sources { store: &store, desired: &desired, agent: None, last_changes: &[] };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());

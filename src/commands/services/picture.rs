@@ -18,8 +18,9 @@ use super::{
     Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source, State, Tracked,
 };
 use crate::commands::objects::{kind_word, place};
-use crate::dataplane::{self, Verdict, Verdicts};
+use crate::dataplane::{Verdict, Verdicts};
 
+use crate::serve::history;
 use crate::serve::status::{Status, Time};
 
 /// The Services of a picture.
@@ -70,7 +71,7 @@ pub struct Sources<'a> {
     /// The agent and its revision; `None` for manifests.
     pub agent: Option<(&'a Status, u64)>,
     /// The last changes of Services.
-    pub last_changes: &'a [(ObjectName, dataplane::LastChange)],
+    pub last_changes: &'a [(ObjectName, history::LastChange)],
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
@@ -159,7 +160,7 @@ struct Painter<'a> {
     conflicts: HashMap<FrontendKey, Vec<&'a Conflict>>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
-    last_changes: HashMap<&'a ObjectName, &'a dataplane::LastChange>,
+    last_changes: HashMap<&'a ObjectName, &'a history::LastChange>,
 }
 
 impl Painter<'_> {
@@ -178,7 +179,7 @@ impl Painter<'_> {
             Some(self.frontend(service, service.ports.get(place)?, kind, key))
         });
         let last_change = self.last_changes.get(&service.name).map(|last| LastChange {
-            received: Time(last.received),
+            received: last.received,
             committed_after_seconds: last.committed_after,
         });
         Service {

@@ -11,8 +11,8 @@ use shunt_core::model::{
 use shunt_core::plan::{Desired, FrontendKey, Options, Pools};
 
 use super::{Columns, Kernel, Selected, Sources, differing, picture};
-use crate::dataplane::LastChange;
 use crate::dataplane::{Installed, Verdict, Verdicts};
+use crate::serve::history::LastChange;
 use crate::serve::status::{Status, Time};
 
 const VIP: FrontendKey = FrontendKey::Address(
@@ -110,7 +110,7 @@ fn json_has_the_documented_fields() {
     let (before, now) = (verdicts(&desired, 10, 0), verdicts(&desired, 15, 2));
     let status = Status::default();
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
-    let last = [(name(), LastChange { received: changed, committed_after: 0.5 })];
+    let last = [(name(), LastChange { received: Time(changed), committed_after: 0.5 })];
     let agent = Some((&status, 7));
     let sources = Sources { store: &store, desired: &desired, agent, last_changes: &last };
     let differing = differing(sources, &Selected::All, &now);

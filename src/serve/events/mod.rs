@@ -17,6 +17,8 @@ use std::sync::Arc;
 use shunt_core::model::ObjectName;
 use tokio::sync::{Mutex, mpsc};
 
+use super::history::History;
+
 pub use publish::publish;
 
 /// The maximum number of Events that wait to be sent.
@@ -86,19 +88,27 @@ pub struct Notices(Arc<Mutex<mpsc::Receiver<Notice>>>);
 
 /// The sending end of the queue. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Recorder(mpsc::Sender<Notice>);
+pub struct Recorder {
+    queue: mpsc::Sender<Notice>,
+    history: History,
+}
 
 impl Recorder {
-    /// Makes a recorder and its queue, for [`publish()`].
+    /// Makes a recorder and its queue, for [`publish()`]. The history has every notice, too.
     #[must_use]
-    pub fn new() -> (Recorder, Notices) {
+    pub fn new(history: History) -> (Recorder, Notices) {
         let (sender, queue) = mpsc::channel(QUEUE);
-        (Recorder(sender), Notices(Arc::new(Mutex::new(queue))))
+        (Recorder { queue: sender, history }, Notices(Arc::new(Mutex::new(queue))))
     }
 
     /// Queues a notice. Drops it if the queue is full.
     pub fn record(&self, notice: Notice) {
+        let service = match &notice.regarding {
+            Regarding::Service(name) => Some(name.clone()),
+            Regarding::Node => None,
+        };
+        self.history.notice(service, notice.note.clone());
         // The queue is full, or closed: there is no API server, or the process is ending.
-        let _ = self.0.try_send(notice);
+        let _ = self.queue.try_send(notice);
     }
 }

@@ -372,7 +372,7 @@ mod tests {
         nodes: &HashSet<Arc<str>>,
         told: impl IntoIterator<Item = Notice>,
     ) {
-        let (recorder, notices) = Recorder::new();
+        let (recorder, notices) = Recorder::new(crate::serve::history::History::default());
         told.into_iter().for_each(|notice| recorder.record(notice));
         drop(recorder);
         // Events of two periods have different names.

@@ -2,10 +2,17 @@
 
 use std::net::IpAddr;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ObjectName, Service};
 
-use crate::dataplane::{LastChange, Snapshot};
+use crate::dataplane::Snapshot;
+use crate::serve::history::{Entry, History, LastChange};
+use crate::serve::status::Time;
+
+/// The number of entries of a history that comes with objects of a Service or an address.
+const LATEST: usize = 10;
 
 /// A part of the agent's objects: the changes that rebuild it in an empty store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +24,11 @@ pub struct Excerpt {
     pub changes: Vec<Change>,
     /// The last change of each Service of the excerpt.
     pub last_changes: Vec<(ObjectName, LastChange)>,
+    /// How far back the history reaches.
+    pub since: Time,
+    /// What changed, the oldest first: all that is known if the history is asked for, a few of the
+    /// latest changes of one Service or address otherwise.
+    pub history: Vec<Arc<Entry>>,
 }
 
 /// The Services that a reader needs.
@@ -57,10 +69,15 @@ fn may_conflict(one: &Service, other: &Service) -> bool {
 }
 
 impl Excerpt {
-    /// Returns the selected part of a snapshot's objects.
+    /// Returns the selected part of a snapshot's objects, with their history.
     #[must_use]
-    pub fn of(snapshot: &Snapshot, selection: &Selection) -> Excerpt {
-        let Snapshot { store, last_changes, revision, .. } = snapshot;
+    pub fn of(
+        snapshot: &Snapshot,
+        history: &History,
+        selection: &Selection,
+        whole_history: bool,
+    ) -> Excerpt {
+        let Snapshot { store, revision, .. } = snapshot;
         let named = match selection {
             Selection::Service(name) => store.service(name),
             Selection::All | Selection::Address { .. } => None,
@@ -75,12 +92,23 @@ impl Excerpt {
                 name == wanted || both.is_some_and(|(one, other)| may_conflict(one, other))
             }
         };
+        let (since, mut entries) = match (selection, whole_history) {
+            (Selection::All, true) => history.all(),
+            (Selection::All, false) => (Time::default(), Vec::new()),
+            _ => history.of(store, wanted),
+        };
+        if !whole_history {
+            entries.drain(..entries.len().saturating_sub(LATEST));
+        }
+        let last_change = history.last_changes();
         let last_changes = store
             .services()
             .filter(|service| wanted(&service.name, Some(service)))
-            .filter_map(|service| Some((service.name.clone(), last_changes.of(&service.name)?)));
+            .filter_map(|service| Some((service.name.clone(), last_change(&service.name)?)));
         Excerpt {
             revision: *revision,
+            since,
+            history: entries,
             last_changes: last_changes.collect(),
             changes: store.excerpt(wanted),
         }

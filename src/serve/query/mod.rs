@@ -8,13 +8,14 @@ mod excerpt;
 mod socket;
 
 use serde::{Deserialize, Serialize};
-use shunt_core::model::{Dirty, Store};
+use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
-use crate::serve::status::Status;
+use crate::serve::history::What;
+use crate::serve::status::{Status, Time};
 
 pub use excerpt::{Excerpt, Selection};
-pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, serve};
+pub use socket::{NoAnswer, ask_history, ask_objects, ask_refresh, ask_status, serve};
 
 /// A question to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,8 @@ pub enum Question {
     Status,
     /// [`Objects`] as of the last sync, with the state of the agent.
     Objects(Selection),
+    /// The same with their whole history.
+    History(Selection),
     /// The same as a [`Refresh`], for a reader that has the objects of this revision.
     Refresh(Selection, u64),
 }
@@ -68,13 +71,34 @@ impl Objects {
         Some(differs)
     }
 
-    /// Rebuilds the store and plans it, exactly as the agent does.
+    /// Rebuilds the store, with all that is to be planned.
     #[must_use]
-    pub fn planned(&self) -> (Store, Desired) {
+    pub fn store(&self) -> (Store, Dirty) {
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
         for change in &self.excerpt.changes {
             store.apply(change.clone(), &mut dirty);
         }
+        (store, dirty)
+    }
+
+    /// Makes the objects those of an earlier time.
+    pub fn rewind(&mut self, to: Time) {
+        let Excerpt { changes, history, .. } = &mut self.excerpt;
+        for entry in history.drain(..).rev().take_while(|entry| entry.at > to) {
+            let What::Changed(before, _) = &entry.what else { continue };
+            let is_of_node = |change: &Change| matches!(change, Change::Node(_) | Change::NodeGone);
+            if is_of_node(before) {
+                // A store completes a Node by what it knew of it.
+                changes.retain(|change| !is_of_node(change));
+            }
+            changes.push(before.clone());
+        }
+    }
+
+    /// Rebuilds the store and plans it, exactly as the agent does.
+    #[must_use]
+    pub fn planned(&self) -> (Store, Desired) {
+        let (store, dirty) = self.store();
         let mut desired = Desired::new(self.options.clone(), &self.status.node);
         desired.update(&store, &dirty);
         (store, desired)

@@ -174,6 +174,16 @@ pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
     Ok(objects)
 }
 
+/// Asks the agent of this network namespace for objects with their whole history.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask_history(selection: Selection) -> Result<Objects, NoAnswer> {
+    let (mut objects, process): (Objects, i32) = ask(&Question::History(selection))?;
+    see_process(&mut objects.status, process);
+    Ok(objects)
+}
+
 /// Asks the agent of this network namespace for objects of another revision, with its status.
 ///
 /// # Errors

@@ -116,8 +116,13 @@ impl AgentState {
         self.lock().noted.refused_configuration = refused;
     }
 
-    /// Notes a successful sync.
-    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, snapshot: Arc<Snapshot>) {
+    /// Notes a successful sync. Returns true if the one before it failed.
+    pub fn synced(
+        &self,
+        wrote: Option<SyncReport>,
+        took: Duration,
+        snapshot: Arc<Snapshot>,
+    ) -> bool {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
             at: Time::now(),
@@ -131,14 +136,16 @@ impl AgentState {
             noted.rules.last_commit = Some(sync.clone());
         }
         noted.rules.last_sync = Some(sync);
-        noted.rules.failure = None;
         *last = snapshot;
+        noted.rules.failure.take().is_some()
     }
 
-    /// Notes a failed sync.
-    pub fn failed(&self, error: &dataplane::Error) {
-        self.lock().noted.rules.failure =
-            Some(SyncFailure { at: Time::now(), reason: error.to_string() });
+    /// Notes a failed sync. Returns true if the one before it did not fail for the same reason.
+    pub fn failed(&self, error: &dataplane::Error) -> bool {
+        let failure = SyncFailure { at: Time::now(), reason: error.to_string() };
+        let reason = failure.reason.clone();
+        let before = self.lock().noted.rules.failure.replace(failure);
+        before.is_none_or(|before| before.reason != reason)
     }
 
     /// Notes a repair of drift.

@@ -26,6 +26,7 @@ use crate::taken_ports;
 
 pub use agent_state::{AgentState, Sources};
 pub use text::Text;
+pub(crate) use text::span;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
 

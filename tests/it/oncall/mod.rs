@@ -2,6 +2,7 @@
 
 mod check;
 mod escapes;
+mod history;
 mod random;
 mod services;
 mod situations;

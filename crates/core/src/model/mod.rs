@@ -8,6 +8,7 @@
 //! kind. Everything in here can be tested without root.
 
 mod batch;
+mod change;
 mod collections;
 mod endpoints;
 mod gone;
@@ -15,6 +16,7 @@ mod objects;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
+pub use change::{Change, Dirty, Listed};
 pub use collections::{ArrivalMap, ArrivalSet, SharedMap};
 pub use endpoints::{Backend, Locality, Selection, Weights, missing, select};
 pub use gone::{GONE_FOR, GoneEndpoints, MAX_GONE, SETTLE};
@@ -22,4 +24,4 @@ pub use objects::{
     Balancing, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
     Protocol, Service, ServicePort, TrafficPolicy,
 };
-pub use store::{Change, Dirty, Listed, Store};
+pub use store::Store;

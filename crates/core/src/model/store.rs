@@ -1,101 +1,12 @@
 //! The store of known objects, and the Services to plan again after a change.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
-use super::{ArrivalSet, EndpointSlice, Ignored, Node, ObjectName, Service, SharedMap};
-
-/// A change from a source.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
-    /// A Service is new or has changed.
-    Service(Arc<Service>),
-    /// A Service exists, but shunt does not implement it.
-    ServiceIgnored(ObjectName, Ignored),
-    /// A Service is deleted.
-    ServiceGone(ObjectName),
-    /// An EndpointSlice is new or has changed.
-    Slice(Arc<EndpointSlice>),
-    /// An EndpointSlice is deleted, or shunt no longer uses it.
-    SliceGone(ObjectName),
-    /// The current state of the agent's Node. Boxed, as the largest: a list has thousands of other
-    /// changes.
-    Node(Box<Node>),
-    /// The agent's Node is deleted. Its last state stays in effect.
-    NodeGone,
-    /// The last state of the agent's Node as of an earlier agent, in effect until the source has
-    /// sent the Node.
-    NodeRemembered(Box<Node>),
-    /// A ServiceCIDR is new or has changed: its name and prefixes.
-    ServiceCidr(Arc<str>, Vec<IpNet>),
-    /// A ServiceCIDR is deleted.
-    ServiceCidrGone(Arc<str>),
-    /// The source has listed all objects of a kind: all others are deleted.
-    Listed(Listed),
-    /// All current addresses of the node's interfaces, including loopback.
-    InterfaceAddresses(BTreeSet<IpAddr>),
-    /// The source has listed all kinds once: programming may begin.
-    Synced,
-}
-
-impl Change {
-    /// Returns the change for a new or changed Service.
-    #[must_use]
-    pub fn service(service: impl Into<Arc<Service>>) -> Change {
-        Change::Service(service.into())
-    }
-
-    /// Returns the change for the current state of the agent's Node.
-    #[must_use]
-    pub fn node(node: impl Into<Box<Node>>) -> Change {
-        Change::Node(node.into())
-    }
-
-    /// Returns the change for a new or changed EndpointSlice.
-    #[must_use]
-    pub fn slice(slice: impl Into<Arc<EndpointSlice>>) -> Change {
-        Change::Slice(slice.into())
-    }
-}
-
-/// The names of all objects of a kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Listed {
-    /// The names of all Services.
-    Services(Arc<HashSet<ObjectName>>),
-    /// The names of all EndpointSlices.
-    Slices(Arc<HashSet<ObjectName>>),
-    /// The names of all ServiceCIDRs.
-    ServiceCidrs(Arc<HashSet<Arc<str>>>),
-}
-
-/// The Services to plan again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dirty {
-    /// The Services whose service ports may have changed.
-    pub services: ArrivalSet<ObjectName>,
-    /// True if a common input of all Services has changed: the Node, the ServiceCIDRs, the
-    /// interface addresses.
-    pub node_context: bool,
-}
-
-impl Dirty {
-    /// Returns true if there is nothing to plan again.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.node_context
-    }
-
-    /// Adds what another change made dirty.
-    pub fn merge(&mut self, other: Dirty) {
-        self.services.extend(other.services);
-        self.node_context |= other.node_context;
-    }
-}
+use super::{Change, Dirty, EndpointSlice, Ignored, Listed, Node, ObjectName, Service, SharedMap};
 
 /// A store of all currently known objects. A clone costs nothing, and stays as it is.
 #[derive(Debug, Clone, Default)]
@@ -197,8 +108,44 @@ impl Store {
         true
     }
 
-    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) -> bool {
-        let gone: Vec<Change> = match listed {
+    /// Returns the changes that make the objects as they are now, for the time after this change:
+    /// one for each Service, EndpointSlice, Node or ServiceCIDR that it is about.
+    #[must_use]
+    pub fn before(&self, change: &Change) -> Vec<Change> {
+        let service = |name: &ObjectName| match (self.services.get(name), self.ignored.get(name)) {
+            (Some(service), _) => Change::Service(service.clone()),
+            (None, Some(why)) => Change::ServiceIgnored(name.clone(), why.clone()),
+            (None, None) => Change::ServiceGone(name.clone()),
+        };
+        let slice = |name: &ObjectName| match self.slices.get(name) {
+            Some(slice) => Change::Slice(slice.clone()),
+            None => Change::SliceGone(name.clone()),
+        };
+        let cidr = |name: &Arc<str>| match self.service_cidrs.get(name) {
+            Some(nets) => Change::ServiceCidr(name.clone(), nets.clone()),
+            None => Change::ServiceCidrGone(name.clone()),
+        };
+        vec![match change {
+            Change::Service(new) => service(&new.name),
+            Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => service(name),
+            Change::Slice(new) => slice(&new.name),
+            Change::SliceGone(name) => slice(name),
+            Change::Node(_) | Change::NodeGone => {
+                self.node().cloned().map_or(Change::NodeGone, Change::node)
+            }
+            Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => cidr(name),
+            Change::Listed(listed) => {
+                return self.others(listed).iter().flat_map(|gone| self.before(gone)).collect();
+            }
+            Change::NodeRemembered(_) | Change::InterfaceAddresses(_) | Change::Synced => {
+                return Vec::new();
+            }
+        }]
+    }
+
+    /// Returns the changes that delete all objects of a kind that a list does not name.
+    fn others(&self, listed: &Listed) -> Vec<Change> {
+        match listed {
             Listed::Services(names) => {
                 let known = self.services.keys().chain(self.ignored.keys());
                 let gone = known.filter(|name| !names.contains(*name));
@@ -212,7 +159,11 @@ impl Store {
                 let gone = self.service_cidrs.keys().filter(|name| !names.contains(*name));
                 gone.cloned().map(Change::ServiceCidrGone).collect()
             }
-        };
+        }
+    }
+
+    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) -> bool {
+        let gone = self.others(listed);
         let changed = !gone.is_empty();
         for change in gone {
             self.apply(change, dirty);
@@ -397,6 +348,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::model::{Family, ObjectName};
 

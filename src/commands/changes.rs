@@ -1,4 +1,4 @@
-//! `shunt diff --with`: the plan of now beside the plan with other objects.
+//! `shunt diff --with` and `--at`: a plan beside another one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::taken_ports::{NodePorts, Report, TakenPort};
 /// What changes on this node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WhatIf {
+pub(super) struct Changes {
     /// The frontends that change.
     frontends: Vec<Changed>,
     /// New conflicts.
@@ -63,9 +63,9 @@ struct Lost {
     reason: String,
 }
 
-impl WhatIf {
+impl Changes {
     /// Compares two plans. `examples` are ClusterIPs that no API server has allocated.
-    pub(super) fn new(now: &Desired, then: &Desired, examples: &[IpAddr]) -> WhatIf {
+    pub(super) fn new(now: &Desired, then: &Desired, examples: &[IpAddr]) -> Changes {
         let (before, after) = (now.frontends(), then.frontends());
         let keys: BTreeSet<FrontendKey> = before.keys().chain(after.keys()).copied().collect();
         let changed = |key: FrontendKey| {
@@ -82,7 +82,7 @@ impl WhatIf {
             let elements = frontends.iter().map(|(key, frontend)| frontend.elements(*key).count());
             elements.sum::<usize>() + plan.members().len()
         };
-        WhatIf {
+        Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
             conflicts: conflicts.map(Lost::of).collect(),
             taken_node_ports: Report::default(),
@@ -177,17 +177,17 @@ impl Lost {
     }
 }
 
-impl fmt::Display for WhatIf {
+impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WhatIf { frontends, conflicts, taken_node_ports, elements: [now, then] } = self;
+        let Changes { frontends, conflicts, taken_node_ports, elements: [now, then] } = self;
         if frontends.is_empty() {
-            writeln!(f, "nothing would change on this node")?;
+            writeln!(f, "nothing changes on this node")?;
         } else {
             let losing = frontends.iter().filter(|it| it.loses_service.is_some()).count();
-            let (all, s) = (frontends.len(), if frontends.len() == 1 { "" } else { "s" });
+            let all = frontends.len();
             writeln!(
                 f,
-                "{all} frontend{s} would change, {losing} would lose service; elements: {now} -> {then}"
+                "frontends that change: {all}, that lose service: {losing}; elements: {now} -> {then}"
             )?;
         }
         for changed in frontends {
@@ -196,7 +196,7 @@ impl fmt::Display for WhatIf {
         for Lost { frontend, winner, loser, reason } in conflicts {
             writeln!(
                 f,
-                "\nconflict: {loser} would not get {frontend}, which {winner} has: {reason}"
+                "\nconflict: {loser} does not get {frontend}, which {winner} has: {reason}"
             )?;
         }
         if let Some(trouble) = &taken_node_ports.trouble {
@@ -215,7 +215,7 @@ impl fmt::Display for Changed {
         let [before, after] = self.endpoints;
         write!(f, "{} {}: ", escape::line(&self.service), self.frontend)?;
         match (&self.loses_service, &self.change) {
-            (Some(why), _) => write!(f, "would lose service: {}", escape::line(why))?,
+            (Some(why), _) => write!(f, "loses service: {}", escape::line(why))?,
             (None, Change::New) => write!(f, "new, endpoints: {after}")?,
             (None, Change::Gone) => write!(f, "gone, had no endpoint")?,
             (None, Change::Changed) if before == after => write!(f, "endpoints: {after}")?,

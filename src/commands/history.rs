@@ -1,0 +1,297 @@
+//! `shunt history`: what changed, and when the kernel had it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Store};
+
+use super::args::{Destination, Format, History as Arguments};
+use super::objects::service_port;
+use crate::agent::{Failure, logging, netns};
+use crate::serve::escape;
+use crate::serve::history::What;
+use crate::serve::query::{Objects, Selection, ask_history};
+use crate::serve::status::{Status, Time, span};
+
+/// The number of endpoints of one change that the text names.
+const NAMED: usize = 5;
+
+/// The number of changes that an explanation has.
+const LATEST: usize = 3;
+
+/// Prints what changed.
+pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
+    logging::start_with(&arguments.logging);
+    netns::enter(arguments.netns.as_deref())?;
+    let selection = match arguments.about.as_deref() {
+        None => Selection::All,
+        Some(about) => match about.parse::<Destination>() {
+            Ok(to) => Selection::Address { address: to.address, port: to.port },
+            Err(_) => Selection::Service(service_port(about)?.0),
+        },
+    };
+    let objects = ask_history(selection).map_err(anyhow::Error::from)?;
+    let mut history = History::of(objects);
+    if let Some(since) = arguments.since {
+        history.changes.retain(|line| line.at >= since.0);
+    }
+    Ok(match arguments.output {
+        Format::Text => super::print(&super::wrap::for_terminal(history.to_string())),
+        Format::Json if arguments.anonymous => super::print(&super::json(&history.anonymous()?)?),
+        Format::Json => super::print(&super::json(&history)?),
+    }?)
+}
+
+/// What changed, for people, with the objects of now and of before for other commands.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct History {
+    /// How far back it reaches.
+    since: Time,
+    changes: Vec<Line>,
+    pub(super) objects: Objects,
+}
+
+/// A change in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line {
+    at: Time,
+    service: Option<String>,
+    what: String,
+    /// The seconds until the kernel had it.
+    committed_after_seconds: Option<f64>,
+}
+
+impl History {
+    fn of(mut objects: Objects) -> History {
+        let Status { version, node, started, told, .. } = objects.status;
+        // The rest is of this moment, and may name servers and files.
+        objects.status = Status { version, node, started, told, ..Status::default() };
+        History { since: objects.excerpt.since, changes: lines(&objects), objects }
+    }
+
+    /// Returns it as JSON with a random word in place of each name, the same for the same name.
+    fn anonymous(&self) -> anyhow::Result<Value> {
+        let mut json = serde_json::to_value(self).context("cannot write JSON")?;
+        let mut names = BTreeMap::from([(self.objects.status.node.clone(), String::new())]);
+        find_names(&json, &mut names);
+        let random = RandomState::new();
+        for (name, word) in &mut names {
+            // A name of DNS begins with a letter.
+            *word = format!("n{:016x}", random.hash_one(name));
+        }
+        // The rest has words of shunt's own.
+        for place in ["/changes", "/objects/excerpt", "/objects/status/node"] {
+            json.pointer_mut(place).into_iter().for_each(|it| replace_names(it, &names));
+        }
+        Ok(json)
+    }
+}
+
+/// The fields of objects that have names.
+const NAMES: [&str; 8] =
+    ["namespace", "name", "service", "node", "nodes", "zone", "zones", "OtherProxy"];
+
+/// Finds the words that are names of something.
+fn find_names(json: &Value, names: &mut BTreeMap<String, String>) {
+    match json {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                let found = values.iter().filter_map(Value::as_str);
+                if NAMES.contains(&field.as_str()) {
+                    let words = found.flat_map(|text| text.split(is_between));
+                    names.extend(words.map(|name| (name.to_owned(), String::new())));
+                }
+                find_names(value, names);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| find_names(value, names)),
+        _ => {}
+    }
+}
+
+/// Returns true if a letter is in no name.
+fn is_between(letter: char) -> bool {
+    !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '.' | '_')
+}
+
+/// Replaces names wherever they are a whole word of a text.
+fn replace_names(json: &mut Value, names: &BTreeMap<String, String>) {
+    match json {
+        Value::Object(fields) => fields.values_mut().for_each(|it| replace_names(it, names)),
+        Value::Array(values) => values.iter_mut().for_each(|it| replace_names(it, names)),
+        Value::String(text) => {
+            let parts = text.split_inclusive(is_between).map(|part| {
+                let name = part.trim_end_matches(is_between);
+                let word =
+                    names.get(name).filter(|_| !name.is_empty()).map_or(name, String::as_str);
+                format!("{word}{}", &part[name.len()..])
+            });
+            *text = parts.collect();
+        }
+        _ => {}
+    }
+}
+
+/// Returns what changed, the oldest first.
+fn lines(objects: &Objects) -> Vec<Line> {
+    let (mut store, _) = objects.store();
+    let mut lines = Vec::new();
+    for entry in objects.excerpt.history.iter().rev() {
+        let (mut texts, seconds) = match &entry.what {
+            What::Noticed(text) => (vec![text.clone()], None),
+            What::Changed(before, seconds) => {
+                let texts = differences(before, &store);
+                store.apply(before.clone(), &mut Dirty::default());
+                (texts, Some(*seconds))
+            }
+        };
+        texts.reverse();
+        lines.extend(texts.into_iter().map(|what| Line {
+            at: entry.at,
+            service: entry.service.as_ref().map(ToString::to_string),
+            what,
+            committed_after_seconds: seconds,
+        }));
+    }
+    lines.reverse();
+    lines
+}
+
+/// Returns the latest changes of the objects, the oldest first.
+pub(super) fn latest(objects: &Objects) -> Vec<Line> {
+    let mut lines = lines(objects);
+    lines.split_off(lines.len().saturating_sub(LATEST))
+}
+
+/// Returns what differs between an object of before and that of the store.
+fn differences(before: &Change, after: &Store) -> Vec<String> {
+    match before {
+        Change::Slice(before) => slices(Some(before), after.slice(&before.name)),
+        Change::SliceGone(name) => slices(None, after.slice(name)),
+        Change::Service(before) => {
+            fields("the Service", Some(&**before), after.service(&before.name))
+        }
+        Change::ServiceGone(name) | Change::ServiceIgnored(name, _) => {
+            fields("the Service", None, after.service(name))
+        }
+        Change::Node(before) => fields("the Node", Some(&**before), after.node()),
+        Change::NodeGone => fields("the Node", None, after.node()),
+        Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => {
+            vec![format!("the ServiceCIDR {name} changed")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns what became of an object, field by field.
+fn fields<T: Serialize>(what: &str, before: Option<&T>, after: Option<&T>) -> Vec<String> {
+    let (Some(before), Some(after)) = (before, after) else {
+        return match (before, after) {
+            (None, None) => vec![format!("{what} changed, and still is not for shunt")],
+            (None, _) => vec![format!("{what} came")],
+            (_, None) => vec![format!("{what} left")],
+            _ => Vec::new(),
+        };
+    };
+    let value = |object| serde_json::to_value(object).unwrap_or_default();
+    let (Value::Object(before), Value::Object(after)) = (value(before), value(after)) else {
+        return Vec::new();
+    };
+    let differ = after.iter().filter(|(name, value)| before.get(*name) != Some(value));
+    let text = |(name, value): (&String, &Value)| {
+        let before = before.get(name).unwrap_or(&Value::Null);
+        format!("{what}: {} {before} -> {value}", name.replace('_', " "))
+    };
+    differ.map(text).collect()
+}
+
+/// Returns what became of the endpoints of a slice.
+fn slices(before: Option<&EndpointSlice>, after: Option<&EndpointSlice>) -> Vec<String> {
+    let Some(slice) = after.or(before) else { return Vec::new() };
+    let endpoints = |slice: Option<&EndpointSlice>| -> BTreeMap<IpAddr, Endpoint> {
+        let all = slice.into_iter().flat_map(|slice| &slice.endpoints);
+        all.map(|endpoint| (endpoint.address, endpoint.clone())).collect()
+    };
+    let (old, new) = (endpoints(before), endpoints(after));
+    let mut changed: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+    for address in old.keys().chain(new.keys().filter(|address| !old.contains_key(*address))) {
+        let (old, new) = (old.get(address), new.get(address));
+        let what = match (old.map(condition), new.map(condition)) {
+            (None, Some("ready")) => "came".to_owned(),
+            (None, Some(condition)) => format!("came, {condition}"),
+            (Some("ready"), None) => "left".to_owned(),
+            (Some(condition), None) => format!("left, was {condition}"),
+            (Some(before), Some(after)) if before != after => format!("is {after}, was {before}"),
+            _ if old != new => "has another node or other hints".to_owned(),
+            _ => continue,
+        };
+        changed.entry(what).or_default().push(*address);
+    }
+    let mut texts: Vec<String> = changed
+        .into_iter()
+        .map(|(what, addresses)| {
+            let named: Vec<String> =
+                addresses.iter().take(NAMED).map(ToString::to_string).collect();
+            match addresses.len().saturating_sub(NAMED) {
+                0 => format!("{} {what}", named.join(", ")),
+                more => format!("{} and {more} more {what}", named.join(", ")),
+            }
+        })
+        .collect();
+    if let (Some(before), Some(after)) = (before, after) {
+        let differ = [
+            ("ports", before.ports != after.ports),
+            ("Service", before.service != after.service),
+            ("weight", before.weight != after.weight),
+        ];
+        let differ = differ.into_iter().filter(|(_, differs)| *differs);
+        texts.extend(differ.map(|(what, _)| format!("{}: its {what} changed", slice.name.name)));
+    }
+    texts
+}
+
+/// Returns the condition of an endpoint in the words of EndpointSlices.
+fn condition(endpoint: &Endpoint) -> &'static str {
+    match (endpoint.terminating, endpoint.serving, endpoint.ready) {
+        (true, true, _) => "terminating, still serving",
+        (true, false, _) => "terminating",
+        (false, _, true) => "ready",
+        (false, ..) => "not ready",
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} ago", self.what, span(self.at.before(Time::now())))
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "what changed since {} (earlier changes are not known)", self.since)?;
+        let name = |line: &Line| line.service.clone().unwrap_or_else(|| "-".to_owned());
+        let width = self.changes.iter().map(|line| name(line).chars().count()).max();
+        for line in &self.changes {
+            let text = format!(
+                "{}  {:<width$}  {}{}",
+                line.at,
+                name(line),
+                line.what,
+                line.committed_after_seconds
+                    .map(|seconds| format!("  (in the kernel after {:.1} ms)", seconds * 1e3))
+                    .unwrap_or_default(),
+                width = width.unwrap_or_default(),
+            );
+            writeln!(f, "{}", escape::line(&text))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! What changed: each object as it was before, and what the agent noticed.
+//!
+//! In memory, and bounded: the oldest entries go first. The objects of now and these entries together
+//! are the objects of any moment since.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use foldhash::HashMap;
+use serde::{Deserialize, Serialize};
+use shunt_core::model::{Change, ChangeBatch, ObjectName, Service, Store};
+
+use super::status::Time;
+use crate::dataplane::Snapshot;
+
+/// The memory of all entries, in bytes, as far as it can be estimated.
+const LIMIT: usize = 8 << 20;
+/// The memory of an entry, and of one endpoint of an EndpointSlice.
+const ENTRY: usize = 256;
+const ENDPOINT: usize = 96;
+
+/// Something that changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// When the agent learned of it.
+    pub at: Time,
+    /// The Service that it concerns.
+    pub service: Option<ObjectName>,
+    /// What it is.
+    pub what: What,
+}
+
+/// A change of an object, or something else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum What {
+    /// An object changed: the change that makes it as it was before, and the seconds until the
+    /// kernel had the new one.
+    Changed(Change, f64),
+    /// The agent noticed something.
+    Noticed(String),
+}
+
+/// When a Service or one of its EndpointSlices last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastChange {
+    /// When the source received the change.
+    pub received: Time,
+    /// The time from then to the commit, in seconds.
+    pub committed_after: f64,
+}
+
+/// What changed since the start of the agent. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct History(Arc<Mutex<Entries>>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    entries: VecDeque<Arc<Entry>>,
+    size: usize,
+    /// Earlier changes are not known; `None` before the first sync.
+    since: Option<Time>,
+    /// The first sync, which is the last change of a Service without another one, unless some are
+    /// forgotten.
+    first: Option<LastChange>,
+}
+
+impl History {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the agent noticed something.
+    pub fn notice(&self, service: Option<ObjectName>, text: String) {
+        self.lock().push(Entry { at: Time::now(), service, what: What::Noticed(text) });
+    }
+
+    /// Notes the changes of a sync, of which the kernel has all now, and the objects after it. If some
+    /// are lost, earlier objects cannot be known.
+    pub fn synced(&self, batches: &[ChangeBatch], are_lost: bool, snapshot: &Snapshot) {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        let mut entries = self.lock();
+        if are_lost {
+            *entries = Entries { since: Some(Time(today)), ..Entries::default() };
+        }
+        for batch in batches {
+            let took = now.saturating_duration_since(batch.received);
+            let (at, seconds) =
+                (Time(today.checked_sub(took).unwrap_or(today)), took.as_secs_f64());
+            if entries.since.is_none() {
+                entries.first = Some(LastChange { received: at, committed_after: seconds });
+            }
+            for before in &batch.changes {
+                let service = concerned(before, &snapshot.store);
+                let what = What::Changed(before.clone(), seconds);
+                entries.push(Entry { at, service, what });
+            }
+        }
+        entries.since.get_or_insert(Time(today));
+    }
+
+    /// Returns how far back the history reaches, and the entries about the Services that `wanted`
+    /// selects by their names and, if they exist, contents, the oldest first.
+    #[must_use]
+    pub fn of(
+        &self,
+        store: &Store,
+        wanted: impl Fn(&ObjectName, Option<&Service>) -> bool,
+    ) -> (Time, Vec<Arc<Entry>>) {
+        let entries = self.lock();
+        let is_wanted = |entry: &&Arc<Entry>| match (&entry.service, &entry.what) {
+            (Some(name), What::Changed(Change::Service(before), _)) => wanted(name, Some(before)),
+            (Some(name), _) => wanted(name, store.service(name)),
+            (None, _) => false,
+        };
+        let selected = entries.entries.iter().filter(is_wanted).cloned();
+        (entries.since.unwrap_or_default(), selected.collect())
+    }
+
+    /// Returns how far back the history reaches, and all entries, the oldest first.
+    #[must_use]
+    pub fn all(&self) -> (Time, Vec<Arc<Entry>>) {
+        let entries = self.lock();
+        (entries.since.unwrap_or_default(), entries.entries.iter().cloned().collect())
+    }
+
+    /// Returns a function that finds the last change of a Service; `None` if it is forgotten.
+    pub fn last_changes(&self) -> impl Fn(&ObjectName) -> Option<LastChange> {
+        let first = self.lock().first;
+        let (_, entries) = self.all();
+        let mut last: HashMap<ObjectName, LastChange> = HashMap::default();
+        for entry in &entries {
+            if let (Some(name), What::Changed(_, seconds)) = (&entry.service, &entry.what) {
+                let change = LastChange { received: entry.at, committed_after: *seconds };
+                last.insert(name.clone(), change);
+            }
+        }
+        move |name| last.get(name).copied().or(first)
+    }
+}
+
+impl Entries {
+    fn push(&mut self, entry: Entry) {
+        self.size += entry.size();
+        self.entries.push_back(Arc::new(entry));
+        while self.size > LIMIT
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.size -= oldest.size();
+            self.since = Some(oldest.at);
+            self.first = None;
+        }
+    }
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        ENTRY
+            + match &self.what {
+                What::Changed(Change::Slice(slice), _) => slice.endpoints.len() * ENDPOINT,
+                What::Changed(..) => ENTRY,
+                What::Noticed(text) => text.len(),
+            }
+    }
+}
+
+/// Returns the Service that a change concerns: its former one for an EndpointSlice that another
+/// Service has now.
+fn concerned(before: &Change, now: &Store) -> Option<ObjectName> {
+    match before {
+        Change::Service(service) => Some(service.name.clone()),
+        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => Some(name.clone()),
+        Change::Slice(slice) => slice.service_name(),
+        Change::SliceGone(name) => now.slice(name)?.service_name(),
+        _ => None,
+    }
+}
