@@ -6,6 +6,9 @@ pub(crate) enum Failure {
     /// The configuration cannot be used; its problems are logged already.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
+    /// The files of the command cannot be used; their problems are logged already.
+    #[error("{0}")]
+    Input(String),
     /// The command has printed its result, which this exit code sums up.
     #[error("the result is exit code {0}")]
     Result(u8),

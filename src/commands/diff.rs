@@ -41,7 +41,7 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
             super::print(&text)?;
             if code == 0 { Ok(()) } else { Err(Failure::Result(code)) }
         }
-        Err(configuration @ Failure::Configuration(_)) => Err(configuration),
+        Err(input @ (Failure::Configuration(_) | Failure::Input(_))) => Err(input),
         Err(error) => {
             tracing::error!("cannot compare: {error}");
             Err(Failure::Result(NOT_COMPARED))

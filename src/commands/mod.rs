@@ -34,8 +34,9 @@ use crate::agent::args::normalized;
 use crate::agent::{Failure, logging};
 use crate::serve::escape;
 
-/// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
-const BAD_CONFIGURATION: u8 = 64;
+/// Exit code for a configuration or files that cannot be used (`EX_USAGE` of sysexits.h, as
+/// documented).
+const BAD_INPUT: u8 = 64;
 /// Exit code of commands that have found problems and printed them.
 const PROBLEMS: u8 = 1;
 
@@ -67,7 +68,7 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             tracing::error!("{failure}");
             match failure {
-                Failure::Configuration(_) => ExitCode::from(BAD_CONFIGURATION),
+                Failure::Configuration(_) | Failure::Input(_) => ExitCode::from(BAD_INPUT),
                 _ => ExitCode::FAILURE,
             }
         }

@@ -119,8 +119,11 @@ pub(super) fn read_manifests(
     paths: &[PathBuf],
     node_name: &str,
     locations: &Locations,
-) -> anyhow::Result<Vec<Change>> {
-    manifests::load(paths, node_name, locations).context("cannot read the manifests")
+) -> Result<Vec<Change>, Failure> {
+    manifests::load(paths, node_name, locations).map_err(|error| match error {
+        manifests::Error::Unusable(_) => Failure::Input(error.to_string()),
+        error => Failure::Other(anyhow::Error::from(error).context("cannot read the manifests")),
+    })
 }
 
 /// Plans the Services in manifests for any node.

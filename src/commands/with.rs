@@ -1,6 +1,5 @@
 //! The objects of `--with`: those of now as they would be after `kubectl apply` of these files.
 
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use serde_json::{Map, Value, json};
 use shunt_core::model::{ObjectName, Protocol, Service, Store};
 
 use crate::serve::query::Objects;
-use crate::source::manifests::{Context, parse};
+use crate::source::manifests::{Context, parse, read};
 use crate::source::spanned_yaml::{self, Severity};
 
 /// Applies the objects in files to those of now. `-` is stdin. Returns the ClusterIPs that are examples:
@@ -20,7 +19,9 @@ pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
     let (store, _) = objects.planned();
     let mut server = Server { store: &store, allocated: Vec::new() };
     for path in files {
-        let bytes = read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name = path.display();
+        let bytes = read(path).map_err(|reason| anyhow!("{name}: {reason}"))?;
+        let bytes = bytes.with_context(|| format!("{name} is no file"))?;
         let file: Arc<Path> = path.as_path().into();
         let node_name: Arc<str> = objects.status.node.as_str().into();
         let mut context = Context { node_name, ..Context::default() };
@@ -43,15 +44,6 @@ pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
         objects.excerpt.changes.extend(changes);
     }
     Ok(server.allocated)
-}
-
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    if path != Path::new("-") {
-        return std::fs::read(path);
-    }
-    let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Replaces lists by their items.

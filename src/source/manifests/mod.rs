@@ -30,6 +30,7 @@ use shunt_core::model::Change;
 
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
+pub(crate) use scan::read;
 pub use watch::{Stop, Watcher};
 
 /// The files cannot be read or watched at all.
@@ -43,13 +44,21 @@ pub enum Error {
         /// The error of the system.
         reason: std::io::Error,
     },
+    /// Files have no content that can be read: their problems are logged.
+    #[error(
+        "{0} of the files cannot be used, see the errors above; nothing is known of their objects"
+    )]
+    Unusable(usize),
     /// The files cannot be watched.
     #[error(transparent)]
     Watch(#[from] crate::source::file_watch::Error),
 }
 
-/// Reads all manifests once, logs their problems, and notes the locations of Services. The changes
-/// end with [`Change::Synced`].
+/// Reads all manifests once, logs their problems, and notes the locations of Services. The path `-`
+/// is stdin. The changes end with [`Change::Synced`].
+///
+/// # Errors
+/// If a file or directory cannot be read, or a file is no YAML or JSON.
 pub fn load(
     paths: &[PathBuf],
     node_name: &str,
@@ -58,6 +67,9 @@ pub fn load(
     let mut scanner = scan::Scanner::new(paths, node_name, locations)?;
     for root in 0..paths.len() {
         scanner.scan(root);
+    }
+    if scanner.unusable > 0 {
+        return Err(Error::Unusable(scanner.unusable));
     }
     let mut changes = scanner.changes();
     changes.push(Change::Synced);

@@ -26,18 +26,20 @@ pub(super) struct Scanner {
     context: Context,
     pub(super) collection: Collection,
     not_used: BTreeSet<String>,
+    /// The number of times that a file could not be read, or was no YAML or JSON.
+    pub(super) unusable: usize,
     /// The problems of whole paths.
     pub(super) root_problems: Vec<Option<Diagnostic>>,
 }
 
 impl Scanner {
-    /// Checks that all paths exist.
+    /// Checks that all paths exist. `-` is stdin, which ends.
     pub(super) fn new(
         roots: &[PathBuf],
         node_name: &str,
         locations: &Locations,
     ) -> Result<Scanner, Error> {
-        for path in roots {
+        for path in roots.iter().filter(|path| !is_stdin(path)) {
             fs::metadata(path).map_err(|reason| Error::Path { path: path.clone(), reason })?;
         }
         Ok(Scanner {
@@ -45,6 +47,7 @@ impl Scanner {
             context: Context { node_name: node_name.into(), ..Context::default() },
             collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
+            unusable: 0,
             root_problems: vec![None; roots.len()],
         })
     }
@@ -115,6 +118,7 @@ impl Scanner {
                 self.collection.set(file, manifest);
             }
             Err(mut problem) => {
+                self.unusable += 1;
                 problem.reason.push_str(" (the previous content of the file stays in effect)");
                 self.log_new(&file, std::slice::from_ref(&*problem));
                 self.collection.keep(file, *problem);
@@ -146,7 +150,7 @@ impl Scanner {
 
 /// Returns the manifests in a directory, or the file at this path.
 fn manifests_at(path: &Path) -> io::Result<Vec<PathBuf>> {
-    if !fs::metadata(path)?.is_dir() {
+    if is_stdin(path) || !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let paths = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
@@ -163,11 +167,26 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
     suffix && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }
 
-/// Returns the content of a file, or None for a missing file or a directory.
-fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Returns the content of a file or of stdin (`-`), or None for a missing file or a directory.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let read_error = |error: io::Error| format!("cannot be read: {error}");
+    let too_big = || format!("larger than {} MiB; split it", SIZE_LIMIT >> 20);
+    let limited = |file: &mut dyn Read, capacity| {
+        let mut bytes = Vec::with_capacity(capacity);
+        // The file may grow during the read.
+        file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(read_error)?;
+        if bytes.len() as u64 > SIZE_LIMIT { Err(too_big()) } else { Ok(Some(bytes)) }
+    };
+    if is_stdin(path) {
+        return limited(&mut io::stdin(), 0);
+    }
     // Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = match file {
+    let mut file = match file {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return match fs::symlink_metadata(path) {
@@ -177,7 +196,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
         }
         Err(error) => return Err(format!("cannot be opened: {error}")),
     };
-    let read_error = |error: io::Error| format!("cannot be read: {error}");
     let metadata = file.metadata().map_err(read_error)?;
     if metadata.is_dir() {
         return Ok(None);
@@ -185,12 +203,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     if !metadata.is_file() {
         return Err("not a regular file".into());
     }
-    let too_big = || format!("larger than {} MiB; split it", SIZE_LIMIT >> 20);
     if metadata.len() > SIZE_LIMIT {
         return Err(too_big());
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
-    // The file may grow during the read.
-    file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(read_error)?;
-    if bytes.len() as u64 > SIZE_LIMIT { Err(too_big()) } else { Ok(Some(bytes)) }
+    limited(&mut file, usize::try_from(metadata.len()).unwrap_or_default() + 1)
 }
