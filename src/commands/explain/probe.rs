@@ -19,7 +19,7 @@ use shunt_core::explain::{Code, Finding, Packet};
 use shunt_core::model::Protocol;
 
 use super::judge::Verdict;
-use super::report::{Explanation, ProbeReport};
+use super::report::{EndpointReport, Explanation, ProbeReport};
 use super::source::within;
 use super::{Client, ClientError, Origin, text};
 
@@ -134,8 +134,31 @@ impl Probe {
         let text = format!("{what} from {} {to}, {outcome}", self.client);
         explanation.probe =
             Some(ProbeReport { result, text, endpoint: self.endpoint, seconds: took });
+        let is_own = |endpoint: SocketAddr| {
+            let is_used = |it: &EndpointReport| {
+                it.used && (it.address, it.port) == (endpoint.ip(), Some(endpoint.port()))
+            };
+            explanation.affinity.endpoint == Some(endpoint)
+                || explanation.endpoints.iter().any(is_used)
+        };
         let verdict = match (&self.outcome, self.endpoint) {
+            (outcome, Some(foreign)) if !is_own(foreign) => {
+                let text = format!(
+                    "another program translated the connection to {foreign}, which is no endpoint \
+                     of the Service: see `shunt trace`"
+                );
+                let verdict = match outcome {
+                    Outcome::Answered => Verdict::Unknown,
+                    Outcome::Refused(_) => Verdict::Refused,
+                    Outcome::NoAnswer => Verdict::Dropped,
+                };
+                Some((verdict, Some((Code::ForeignTranslation, text))))
+            }
             (Outcome::Answered, Some(_)) => Some((Verdict::Delivered, None)),
+            // The agent itself has answered.
+            (Outcome::Answered, None) if explanation.has(Code::LoopbackProxy) => {
+                Some((Verdict::Delivered, None))
+            }
             // Another program has answered, and no endpoint of the Service.
             (Outcome::Answered, None) => Some((Verdict::Unknown, None)),
             (

@@ -112,6 +112,8 @@ codes! {
     ForeignDropPossible = "foreign-drop-possible",
     /// A chain of another program may translate the packet before shunt's chains.
     ForeignTranslationPossible = "foreign-translation-possible",
+    /// Another program translated the probe to an address that is no endpoint.
+    ForeignTranslation = "foreign-translation",
     /// A chain of another program drops the packet.
     ForeignDrop = "foreign-drop",
     /// A pod reaches itself, and nothing masquerades it.
