@@ -55,7 +55,7 @@ use crate::serve::http::{
 use crate::serve::loopback::{self, Proxy};
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Question, Refresh};
+use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
 use crate::serve::unbound_ports::UnboundPorts;
@@ -364,25 +364,20 @@ fn answers(
     status: impl Fn() -> Status,
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
-        let snapshot = known.snapshot();
-        let (selection, revision) = match question {
+        let (snapshot, mut status) = (known.snapshot(), status());
+        match question {
             Question::Status => {
-                let mut status = status();
                 if let Some(node_context) = &snapshot.node_context {
                     status.rules.unserved.name(&snapshot.store, node_context);
                 }
-                return serde_json::to_vec(&status);
+                serde_json::to_vec(&status)
             }
-            Question::Objects(selection) => (selection, None),
-            Question::Refresh(selection, revision) => (selection, Some(*revision)),
-        };
-        let differs = revision != Some(snapshot.revision);
-        // In JSON, objects are a refresh that has all of them.
-        serde_json::to_vec(&Refresh {
-            excerpt: differs.then(|| Excerpt::of(&snapshot, selection)),
-            options: snapshot.options(),
-            status: status(),
-        })
+            Question::Objects(selection) => serde_json::to_vec(&Answer {
+                excerpt: Excerpt::of(&snapshot, selection),
+                options: snapshot.options(),
+                status,
+            }),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! `shunt diff`: compares the plan with the tables in the kernel. Writes nothing to the kernel.
 
 use std::fmt;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use nfnetlink::nft::Socket;
@@ -9,8 +8,9 @@ use serde_json::{Value, json};
 use shunt_core::model::Family;
 
 use super::args::{Diff, Format};
+use super::objects::{Reader, settled};
 use super::what_if::WhatIf;
-use super::{objects, with};
+use super::with;
 use crate::agent::kernel_errors::explain;
 use crate::agent::{Failure, netns};
 use crate::dataplane::{Place, Side, compare};
@@ -23,13 +23,11 @@ const NOT_COMPARED: u8 = 2;
 /// The exit code if the files of `--with` make a frontend lose service.
 const LOSES_SERVICE: u8 = 3;
 
-/// The number of comparisons with the kernel until two of them agree, and the pause between them.
-const ATTEMPTS: usize = 10;
-const PAUSE: Duration = Duration::from_millis(200);
-
 /// Prints the differences.
 pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
-    let compared = reader(arguments).and_then(|reader| match arguments.with.is_empty() {
+    let entered = netns::enter(arguments.netns.as_deref()).map_err(Failure::from);
+    let reader = entered.and_then(|()| arguments.objects.start(false));
+    let compared = reader.and_then(|reader| match arguments.objects.with.is_empty() {
         true => with_kernel(arguments, &reader),
         false => with_files(arguments, &reader),
     });
@@ -47,10 +45,10 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
 }
 
 /// Returns what the files of `--with` would change as text or JSON, and the exit code.
-fn with_files(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8), Failure> {
+fn with_files(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure> {
     let mut objects = reader.read(&Selection::All)?;
     let (_, now) = objects.planned();
-    let examples = with::apply(&arguments.with, &mut objects)?;
+    let examples = with::apply(&arguments.objects.with, &mut objects)?;
     let (_, then) = objects.planned();
     let mut what_if = WhatIf::new(&now, &then, &examples);
     if let (true, Some(context)) = (reader.is_agent(), then.node_context()) {
@@ -65,48 +63,30 @@ fn with_files(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8)
     Ok((text, if what_if.loses_service() { LOSES_SERVICE } else { 0 }))
 }
 
-fn reader(arguments: &Diff) -> Result<objects::Reader, Failure> {
-    netns::enter(arguments.netns.as_deref())?;
-    let from = objects::From {
-        with: &[],
-        manifests: &arguments.manifests,
-        settings: &arguments.settings,
-        logging: &arguments.logging,
-        is_offline: false,
-    };
-    from.start()
-}
-
-/// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code. The agent may commit meanwhile, and a listing during the
-/// resize of a large set lacks elements. So a difference counts if it is found twice.
-fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, u8), Failure> {
+/// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code.
+fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure> {
     let mut kernel = Socket::open().map_err(|error| explain(&error))?;
-    let mut last = None;
-    for _ in 0..ATTEMPTS {
+    let look = || -> anyhow::Result<_> {
         let objects = reader.read(&Selection::All)?;
         let (_, desired) = objects.planned();
         let places = compare(&mut kernel, &desired).map_err(|error| explain(&error))?;
-        if !places.is_empty() && last.as_ref() != Some(&places) {
-            last = Some(places);
-            std::thread::sleep(PAUSE);
-            continue;
-        }
         let refused = objects.status.rules.quarantined.len();
         let quarantine = (refused > 0)
             .then(|| format!("the kernel refuses {refused} frontends, which `shunt status` names"));
-        let comparison = Comparison {
-            frontends: desired.frontends().len(),
-            places,
-            notes: quarantine.into_iter().collect(),
-        };
-        let text = match arguments.output {
-            Format::Text => comparison.to_string(),
-            Format::Json => super::json(&comparison.json())?,
-        };
-        return Ok((text, if comparison.is_same() { 0 } else { DIFFERENT }));
+        let differs = (!places.is_empty()).then(|| places.clone());
+        let frontends = desired.frontends().len();
+        Ok((Comparison { frontends, places, notes: quarantine.into_iter().collect() }, differs))
+    };
+    let (comparison, is_certain) = settled(look)?;
+    if !is_certain {
+        let why = "the tables or the plan keep changing; repeat the command";
+        return Err(anyhow!(why).into());
     }
-    Err(anyhow!("the tables or the plan changed during {ATTEMPTS} comparisons; repeat the command")
-        .into())
+    let text = match arguments.output {
+        Format::Text => comparison.to_string(),
+        Format::Json => super::json(&comparison.json())?,
+    };
+    Ok((text, if comparison.is_same() { 0 } else { DIFFERENT }))
 }
 
 /// The result of a comparison with the kernel.
@@ -131,21 +111,15 @@ impl Comparison {
             .places
             .iter()
             .map(|place| {
-                let lines = |of: fn(&Side) -> Option<&String>| -> Vec<&String> {
-                    place.lines.iter().filter_map(of).collect()
-                };
-                json!({
-                    "family": place.family.to_string(),
-                    "place": place.name,
-                    "kernel": lines(|line| match line {
-                        Side::Kernel(text) => Some(text),
-                        Side::Plan(_) => None,
-                    }),
-                    "plan": lines(|line| match line {
-                        Side::Plan(text) => Some(text),
-                        Side::Kernel(_) => None,
-                    }),
-                })
+                let (mut kernel, mut plan) = (Vec::new(), Vec::new());
+                for line in &place.lines {
+                    match line {
+                        Side::Kernel(text) => kernel.push(text),
+                        Side::Plan(text) => plan.push(text),
+                    }
+                }
+                let (family, name) = (place.family.to_string(), &place.name);
+                json!({"family": family, "place": name, "kernel": kernel, "plan": plan})
             })
             .collect();
         let [kernel, plan] = self.counts();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 
-use crate::serve::escape;
+use crate::serve::{escape, status};
 use crate::taken_ports::{NodePorts, Report, TakenPort};
 
 /// What changes on this node.
@@ -18,7 +18,7 @@ pub(super) struct WhatIf {
     /// The frontends that change.
     frontends: Vec<Changed>,
     /// New conflicts.
-    conflicts: Vec<Lost>,
+    conflicts: Vec<status::Conflict>,
     /// New node ports on which processes listen.
     taken_node_ports: Report,
     /// The number of elements in the tables, now and then.
@@ -53,16 +53,6 @@ enum Change {
     Gone,
 }
 
-/// A frontend that a Service claims and does not get.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Lost {
-    frontend: String,
-    winner: String,
-    loser: String,
-    reason: String,
-}
-
 impl WhatIf {
     /// Compares two plans. `examples` are ClusterIPs that no API server has allocated.
     pub(super) fn new(now: &Desired, then: &Desired, examples: &[IpAddr]) -> WhatIf {
@@ -84,7 +74,7 @@ impl WhatIf {
         };
         WhatIf {
             frontends: keys.into_iter().filter_map(changed).collect(),
-            conflicts: conflicts.map(Lost::of).collect(),
+            conflicts: conflicts.map(Into::into).collect(),
             taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
         }
@@ -165,18 +155,6 @@ fn endpoints(frontend: Option<&Frontend>) -> BTreeSet<SocketAddr> {
     pool.map(|backend| SocketAddr::new(backend.address, backend.port)).collect()
 }
 
-impl Lost {
-    fn of(conflict: &Conflict) -> Lost {
-        let Conflict { frontend, winner, loser, reason } = conflict;
-        Lost {
-            frontend: frontend.to_string(),
-            winner: winner.to_string(),
-            loser: loser.to_string(),
-            reason: reason.to_string(),
-        }
-    }
-}
-
 impl fmt::Display for WhatIf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WhatIf { frontends, conflicts, taken_node_ports, elements: [now, then] } = self;
@@ -193,7 +171,7 @@ impl fmt::Display for WhatIf {
         for changed in frontends {
             writeln!(f, "\n{changed}")?;
         }
-        for Lost { frontend, winner, loser, reason } in conflicts {
+        for status::Conflict { frontend, winner, loser, reason } in conflicts {
             writeln!(
                 f,
                 "\nconflict: {loser} would not get {frontend}, which {winner} has: {reason}"

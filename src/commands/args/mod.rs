@@ -61,6 +61,26 @@ pub enum Command {
     Man(Man),
 }
 
+/// The objects of a command.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct ObjectArguments {
+    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
+    /// Can be given several times. The default is the objects of the running agent.
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Vec<PathBuf>,
+    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
+    /// from the kernel. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
 /// Arguments of `shunt render`.
 #[derive(Debug, Args)]
 pub struct Render {

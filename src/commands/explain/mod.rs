@@ -31,9 +31,9 @@ use crate::serve::status::Status;
 
 pub use facts::Facts;
 pub use judge::{Verdict, judge};
-pub use probe::{Probe, ProbeError};
+pub use probe::Probe;
 pub use report::Explanation;
-pub use source::{Client, ClientError, Origin};
+pub use source::{Client, Origin};
 
 /// How often a walk through the kernel's tables is repeated when other transactions interfere.
 const ATTEMPTS: usize = 10;

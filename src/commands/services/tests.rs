@@ -13,7 +13,8 @@ use shunt_core::plan::{Desired, FrontendKey, Options, Pools};
 use super::{Columns, Kernel, Selected, Sources, differing, picture};
 use crate::dataplane::LastChange;
 use crate::dataplane::{Installed, Verdict, Verdicts};
-use crate::serve::status::{Status, Time};
+use crate::serve::query::{Excerpt, Objects};
+use crate::serve::status::Time;
 
 const VIP: FrontendKey = FrontendKey::Address(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1)),
@@ -108,17 +109,17 @@ fn verdicts(desired: &Desired, main: u64, short_circuit: u64) -> Verdicts {
 fn json_has_the_documented_fields() {
     let (store, desired) = cluster();
     let (before, now) = (verdicts(&desired, 10, 0), verdicts(&desired, 15, 2));
-    let status = Status::default();
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
-    let last = [(name(), LastChange { received: changed, committed_after: 0.5 })];
-    let agent = Some((&status, 7));
-    let sources = Sources { store: &store, desired: &desired, agent, last_changes: &last };
+    let last = vec![(name(), LastChange { received: changed, committed_after: 0.5 })];
+    let excerpt = Excerpt { revision: 7, last_changes: last, ..Excerpt::default() };
+    let agent = Objects { excerpt, ..Objects::default() };
+    let sources = Sources { store: &store, desired: &desired, agent: Some(&agent) };
     let differing = differing(sources, &Selected::All, &now);
     assert!(differing.is_empty(), "{differing:?}");
     let kernel = Kernel {
         verdicts: Some(&now),
         before: Some((&before, Duration::from_secs(2))),
-        differing: Some(&differing),
+        differing,
         connections: None,
     };
     let mut picture = picture(sources, kernel, &Selected::Service(name()), vec!["old".into()]);
@@ -196,8 +197,7 @@ fn json_has_the_documented_fields() {
 #[test]
 fn counter_that_is_smaller_than_before_counts_from_zero() {
     let (store, desired) = cluster();
-    let sources =
-        Sources { store: &store, desired: &desired, agent: None, last_changes: Default::default() };
+    let sources = Sources { store: &store, desired: &desired, agent: None };
     let rate = |before: u64, now: u64| {
         let (before, now) = (verdicts(&desired, before, 0), verdicts(&desired, now, 0));
         let kernel = Kernel {

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::{GONE_ENDPOINTS, Set};
+use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
     SyncFailure, Time, UnboundServer, Unserved, WithoutNode,
 };
 use crate::dataplane::kube_proxy::Found;
-use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
+use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::flows::Unswept;
 use crate::serve::http::{HealthSource, PortReport};
 use crate::serve::loopback::LoopbackReport;
@@ -188,7 +188,12 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
         node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
-        conflicts: snapshot.conflicts.iter().take(MAX_LISTED).map(conflict).collect(),
+        conflicts: snapshot
+            .conflicts
+            .iter()
+            .take(MAX_LISTED)
+            .map(|it| (&it.conflict).into())
+            .collect(),
         oversized: snapshot.oversized.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
         unserved: Unserved::counts(&snapshot.unserved),
         ..notes.clone()
@@ -224,11 +229,14 @@ fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
     }
 }
 
-fn conflict(SpecConflict { conflict, .. }: &SpecConflict) -> Conflict {
-    Conflict {
-        frontend: conflict.frontend.to_string(),
-        winner: conflict.winner.to_string(),
-        loser: conflict.loser.to_string(),
-        reason: conflict.reason.to_string(),
+impl From<&plan::Conflict> for Conflict {
+    fn from(conflict: &plan::Conflict) -> Conflict {
+        let plan::Conflict { frontend, winner, loser, reason } = conflict;
+        Conflict {
+            frontend: frontend.to_string(),
+            winner: winner.to_string(),
+            loser: loser.to_string(),
+            reason: reason.to_string(),
+        }
     }
 }
