@@ -90,7 +90,7 @@ pub(crate) fn run(
         (true, false) => Ownership::Own,
     };
     let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
-        .map_err(|error| explain(&error))?;
+        .map_err(explain)?;
     match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
         Ok(0) => {}
         Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
@@ -102,7 +102,7 @@ pub(crate) fn run(
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
-        let known = dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?;
+        let known = dataplane.recall(&settings.node_name).map_err(explain)?;
         dataplane.apply_all(known);
     }
     if arguments.once {
@@ -332,8 +332,8 @@ fn keep_running(
                 }
                 _ = hang_up.recv() => Occasion::Asked,
                 () = file.changed() => Occasion::Noticed,
-                Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
-                Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
+                Err(unbound) = &mut health_server => return Err(unbound.into()),
+                Err(unbound) = &mut metrics_server => return Err(unbound.into()),
                 result = &mut addresses => {
                     result.context("cannot follow the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
@@ -386,8 +386,8 @@ fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure>
     match arguments.service_metrics {
         ServiceMetrics::Off => Ok(None),
         ServiceMetrics::Counters => {
-            let mut counters = ServiceCounters::open(arguments.service_metrics_limit)
-                .map_err(|error| explain(&error))?;
+            let mut counters =
+                ServiceCounters::open(arguments.service_metrics_limit).map_err(explain)?;
             Ok(Some(Box::new(move || counters.read())))
         }
     }
@@ -396,15 +396,15 @@ fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure>
 /// Returns the handler for failures of the ports for probes and metrics. The server itself logs
 /// them.
 fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
-    Arc::new(move |report| {
-        let server = match report.purpose {
+    Arc::new(move |port, is_unbound| {
+        let server = match port.purpose.as_str() {
             HEALTH_PURPOSE => "health",
             _ => "metrics",
         };
-        metrics.unbound_ports(server, usize::from(report.error.is_some()));
-        known.port(&report);
-        if let Some(error) = report.error {
-            events.record(events::unbound_server(&report, error));
+        metrics.unbound_ports(server, usize::from(is_unbound));
+        known.port(port, is_unbound);
+        if is_unbound {
+            events.record(events::unbound_server(port));
         }
     })
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::observe::PendingSysctls;
-use super::settings::{Effective, load};
+use super::settings::{Effective, load, logged};
 use super::sources::Objects;
 use super::{Reports, logging, process};
 use crate::config::{Config, Configuration, FIELDS};
@@ -77,9 +77,8 @@ impl Reload {
         let found = load(&self.arguments.settings, &self.arguments.logging, Some(content));
         let new = match found {
             Ok(found) => found,
-            Err(unusable) => {
-                unusable.log();
-                self.refuse(&unusable);
+            Err(problems) => {
+                self.refuse(&logged(&problems));
                 return false;
             }
         };

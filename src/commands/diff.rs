@@ -4,10 +4,10 @@ use std::fmt;
 
 use anyhow::anyhow;
 use nfnetlink::nft::Socket;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use shunt_core::model::Family;
 
-use super::args::{Diff, Format};
+use super::args::Diff;
 use super::objects::{Reader, settled};
 use super::what_if::WhatIf;
 use super::with;
@@ -51,25 +51,22 @@ fn with_files(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure
     let examples = with::apply(&arguments.objects.with, &mut objects)?;
     let (_, then) = objects.planned();
     let mut what_if = WhatIf::new(&now, &then, &examples);
-    if let (true, Some(context)) = (reader.is_agent(), then.node_context()) {
-        let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
-        let addresses = addresses.into_iter().flatten().flatten().collect();
-        what_if.look_for_taken(&WhatIf::new_node_ports(&now, &then), &addresses);
+    if reader.is_agent() {
+        what_if.look_for_taken(&now, &then);
     }
-    let text = match arguments.output {
-        Format::Text => what_if.to_string(),
-        Format::Json => super::json(&what_if)?,
-    };
-    Ok((text, if what_if.loses_service() { LOSES_SERVICE } else { 0 }))
+    Ok((
+        super::written(arguments.output, &what_if)?,
+        if what_if.loses_service() { LOSES_SERVICE } else { 0 },
+    ))
 }
 
 /// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code.
 fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure> {
-    let mut kernel = Socket::open().map_err(|error| explain(&error))?;
+    let mut kernel = Socket::open().map_err(explain)?;
     let look = || -> anyhow::Result<_> {
         let objects = reader.read(&Selection::All)?;
         let (_, desired) = objects.planned();
-        let places = compare(&mut kernel, &desired).map_err(|error| explain(&error))?;
+        let places = compare(&mut kernel, &desired).map_err(explain)?;
         let refused = objects.status.rules.quarantined.len();
         let quarantine = (refused > 0)
             .then(|| format!("the kernel refuses {refused} frontends, which `shunt status` names"));
@@ -82,11 +79,8 @@ fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failur
         let why = "the tables or the plan keep changing; repeat the command";
         return Err(anyhow!(why).into());
     }
-    let text = match arguments.output {
-        Format::Text => comparison.to_string(),
-        Format::Json => super::json(&comparison.json())?,
-    };
-    Ok((text, if comparison.is_same() { 0 } else { DIFFERENT }))
+    let code = if comparison.is_same() { 0 } else { DIFFERENT };
+    Ok((super::written(arguments.output, &comparison)?, code))
 }
 
 /// The result of a comparison with the kernel.
@@ -105,8 +99,16 @@ impl Comparison {
         self.places.is_empty()
     }
 
-    /// Returns the comparison as JSON, as `docs/json.md` documents it.
-    fn json(&self) -> Value {
+    /// Returns the numbers of lines that only the kernel has, and only the plan.
+    fn counts(&self) -> [usize; 2] {
+        let lines = self.places.iter().flat_map(|place| &place.lines);
+        let kernel = lines.clone().filter(|line| matches!(line, Side::Kernel(_))).count();
+        [kernel, lines.count() - kernel]
+    }
+}
+
+impl Serialize for Comparison {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let differences: Vec<Value> = self
             .places
             .iter()
@@ -123,18 +125,12 @@ impl Comparison {
             })
             .collect();
         let [kernel, plan] = self.counts();
-        json!({
+        let document = json!({
             "summary": {"frontends": self.frontends, "onlyKernel": kernel, "onlyPlan": plan},
             "differences": differences,
             "notes": self.notes,
-        })
-    }
-
-    /// Returns the numbers of lines that only the kernel has, and only the plan.
-    fn counts(&self) -> [usize; 2] {
-        let lines = self.places.iter().flat_map(|place| &place.lines);
-        let kernel = lines.clone().filter(|line| matches!(line, Side::Kernel(_))).count();
-        [kernel, lines.count() - kernel]
+        });
+        document.serialize(serializer)
     }
 }
 

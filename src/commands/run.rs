@@ -1,6 +1,5 @@
 //! `shunt run`: the agent, or one of the tasks that kube-proxy does instead by a flag.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
@@ -44,10 +43,12 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
         Version::Short => format!("shunt {}\n", Build::default().version),
-        Version::Raw => format!("{:#}\n", Build::default().json()),
+        Version::Raw => match super::json(&Build::default()) {
+            Ok(text) => text,
+            Err(error) => return Some(Err(error.into())),
+        },
     };
-    let written = std::io::stdout().write_all(text.as_bytes());
-    Some(written.context("cannot print the version").map_err(Failure::from))
+    Some(super::print(&text).map_err(Failure::from))
 }
 
 /// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
-use shunt_core::model::ObjectName;
+use shunt_core::model::{Family, ObjectName};
 use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 
 use crate::serve::{escape, status};
@@ -80,18 +80,17 @@ impl WhatIf {
         }
     }
 
-    /// Returns the node ports that are new.
-    pub(super) fn new_node_ports(now: &Desired, then: &Desired) -> NodePorts {
+    /// Notes the processes that listen on new node ports of this node.
+    pub(super) fn look_for_taken(&mut self, now: &Desired, then: &Desired) {
+        let Some(context) = then.node_context() else { return };
+        let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
+        let addresses = addresses.into_iter().flatten().flatten().collect();
         let is_new = |key: &FrontendKey| {
             matches!(key, FrontendKey::NodePort(..)) && now.frontend(*key).is_none()
         };
         let keys = then.frontends().into_keys().filter(is_new);
-        NodePorts(keys.filter_map(|key| Some((key, then.service_of(key)?.clone()))).collect())
-    }
-
-    /// Notes the processes that listen on these node ports now.
-    pub(super) fn look_for_taken(&mut self, ports: &NodePorts, addresses: &BTreeSet<IpAddr>) {
-        self.taken_node_ports = Report::of_now(ports, addresses);
+        let ports = keys.filter_map(|key| Some((key, then.service_of(key)?.clone())));
+        self.taken_node_ports = Report::of_now(&NodePorts(ports.collect()), &addresses);
     }
 
     /// Returns true if new connections fail that succeed now.

@@ -12,7 +12,9 @@ use shunt_core::model::{Balancing, Family};
 
 use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
-use super::{Config, Configuration, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
+use super::{
+    Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
+};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, parse_ip_sloppy, parse_net};
 
@@ -103,7 +105,11 @@ impl Check<'_> {
     pub(super) fn period(&mut self, configuration: &Configuration, field: &str) -> Duration {
         let period = configuration.duration(field).unwrap_or_default();
         period.get().unwrap_or_else(|| {
-            self.error(field, period, "negative duration; write a positive one");
+            self.error(
+                field,
+                configuration.text(field).unwrap_or_default(),
+                "negative duration; write a positive one",
+            );
             Duration::ZERO
         })
     }
@@ -164,15 +170,16 @@ fn periods(
     const MIN: &str = "nftables.minSyncPeriod";
     check.period(written, SYNC);
     check.period(written, MIN);
-    let time = |field| full.duration(field).unwrap_or_default();
-    let (sync, min) = (time(SYNC).get().unwrap_or_default(), time(MIN).get().unwrap_or_default());
+    let time = |field| full.duration(field).and_then(GoDuration::get).unwrap_or_default();
+    let (sync, min) = (time(SYNC), time(MIN));
     if min > sync {
         let section = |own| match written.is_unset(own) {
             true => Mode::of(written).section(),
             false => "nftables",
         };
         let reason = format!("longer than {}.syncPeriod; write a shorter time", section(SYNC));
-        check.error(&format!("{}.minSyncPeriod", section(MIN)), time(MIN), reason);
+        let written = full.text(MIN).unwrap_or_default();
+        check.error(&format!("{}.minSyncPeriod", section(MIN)), written, reason);
     }
     (sync, min)
 }

@@ -1,4 +1,4 @@
-//! The ports of Services that the agent cannot bind.
+//! The ports that the agent cannot bind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,6 +14,20 @@ use shunt_core::model::ObjectName;
 pub struct UnboundPort {
     /// The Service, as `namespace/name`.
     pub service: String,
+    /// Address and port.
+    pub address: String,
+    /// The error of the kernel.
+    pub reason: String,
+}
+
+/// A port for probes or metrics that the agent cannot bind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnboundServer {
+    /// The paths of the server.
+    pub purpose: String,
+    /// The configuration field of the address.
+    pub field: String,
     /// Address and port.
     pub address: String,
     /// The error of the kernel.

@@ -16,7 +16,7 @@ use crate::agent::args::{Logging, Run, Settings, without_logging};
 pub use check::Check;
 pub use diff::Diff;
 pub use explain::{Destination, Explain};
-pub use meta::{Completion, Man, Shell, ShowVersion};
+pub use meta::{Completion, Man, ShowVersion};
 pub use services::{Services, ServicesOutput};
 pub use trace::Trace;
 

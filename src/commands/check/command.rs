@@ -7,8 +7,7 @@ use shunt_core::model::Change;
 use shunt_core::plan::Options;
 
 use super::{Api, check as run_checks};
-use crate::agent::args::Run;
-use crate::agent::settings::{Effective, Unusable, load};
+use crate::agent::settings::{Effective, load_file};
 use crate::agent::sources::runtime;
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
@@ -19,7 +18,6 @@ use crate::serve::query::Selection;
 use crate::serve::query::ask_objects;
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::Locations;
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
@@ -35,7 +33,10 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
         return done;
     }
     logging::start_with(&run.logging);
-    let (mut effective, problems) = settings(run)?;
+    let (mut effective, problems) = match load_file(&run.settings, &run.logging) {
+        Ok((effective, problems)) => (Some(effective), problems),
+        Err(problems) => (None, problems),
+    };
     let dialer = match &run.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
         None => None,
@@ -61,24 +62,6 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
     let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
     crate::commands::output(arguments.output, &report)?;
     if report.has_failures() { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
-}
-
-/// Returns the settings unless they are invalid, and their problems.
-fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> {
-    let content = match run.settings.config.as_deref().map(|path| (path, std::fs::read(path))) {
-        None => None,
-        Some((_, Ok(content))) => Some(content),
-        Some((path, Err(error))) => {
-            let reason = format!("cannot read {}: {error}", path.display());
-            let unreadable = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
-            return Ok((None, vec![unreadable]));
-        }
-    };
-    match load(&run.settings, &run.logging, content) {
-        Ok((effective, problems)) => Ok((Some(effective), problems)),
-        Err(Unusable::Values(problems)) => Ok((None, problems)),
-        Err(Unusable::Other(error)) => Err(error.into()),
-    }
 }
 
 /// Returns what the API server says, and the objects that concern the node.

@@ -54,14 +54,9 @@ pub enum Outcome {
     Fail,
 }
 
-impl Outcome {
-    fn word(self) -> &'static str {
-        match self {
-            Outcome::Ok => "OK",
-            Outcome::Skip => "SKIP",
-            Outcome::Warn => "WARN",
-            Outcome::Fail => "FAIL",
-        }
+impl Display for Outcome {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{self:?}").to_uppercase())
     }
 }
 
@@ -122,13 +117,13 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|line| line.name.len()).max().unwrap_or(0);
         for Line { name, result, text, remedy } in &self.0 {
-            writeln!(f, "{:<4}  {name:<width$}  {}", result.word(), escape::line(text))?;
+            writeln!(f, "{result:<4}  {name:<width$}  {}", escape::line(text))?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:width$}        → {}", "", escape::line(remedy))?;
             }
         }
         let counts = [Outcome::Fail, Outcome::Warn, Outcome::Skip, Outcome::Ok]
-            .map(|result| format!("{} {}", self.count(result), result.word()));
+            .map(|result| format!("{} {result}", self.count(result)));
         writeln!(f, "{}", counts.join(", "))
     }
 }

@@ -42,9 +42,9 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     let (mut explanation, is_certain) = settled(|| -> anyhow::Result<_> {
         let objects = reader.read(&selection)?;
         let (store, desired) = objects.planned();
-        let status = reader.is_agent().then_some(&objects.status);
+        let agent = reader.is_agent().then_some(&objects);
         let asked =
-            Asked { arguments, subject: Subject { store: &store, desired: &desired, status } };
+            Asked { arguments, subject: Subject { store: &store, desired: &desired, agent } };
         let explanation = match &about {
             About::Service(name, port) => asked.explain_service(name, *port)?,
             About::Destination(to) => ServiceExplanation {
@@ -119,7 +119,7 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn explain(&self, to: Destination) -> anyhow::Result<Explanation> {
         let subject = &self.subject;
-        if subject.status.is_none() {
+        if subject.agent.is_none() {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let client = Client::assumed(self.arguments.from, node, to.address);
@@ -129,10 +129,9 @@ impl Asked<'_> {
         let client = client(self.arguments, to.address)?;
         let packet = packet(&client, to.address, to.protocol, to.port);
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
-        let mut tables = KernelTables::open(context, Family::of(to.address))
-            .map_err(|error| kernel_errors::explain(&error))?;
-        let way =
-            Way::in_kernel(&packet, &mut tables).map_err(|error| kernel_errors::explain(&error))?;
+        let mut tables =
+            KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
+        let way = Way::in_kernel(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);

@@ -10,6 +10,8 @@ use nfnetlink::route::{Link, Route, RouteAnswer, RouteKind, RouteQuery, links, r
 use nix::sched::{CloneFlags, setns};
 use shunt_core::model::Family;
 
+use crate::agent::netns;
+
 /// The client of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
@@ -55,7 +57,7 @@ impl Client {
     /// # Errors
     /// If the namespace cannot be entered or has no route to `to`.
     pub fn in_namespace(namespace: &Path, from: Option<IpAddr>, to: IpAddr) -> Result<Client> {
-        let path = namespace_path(namespace);
+        let path = netns::path(namespace);
         let what = format!("the network namespace {}", path.display());
         let (address, peer) = within(&path, || {
             let address = from.map_or_else(|| source_for(&what, to), Ok);
@@ -112,15 +114,6 @@ fn source_for(what: &str, to: IpAddr) -> Result<IpAddr> {
         "{what} has no route to {to}: {reason}; a connection fails there, before it reaches any rule \
          of the node"
     )
-}
-
-/// Returns the path of a network namespace by process ID, name of `ip netns`, or path.
-fn namespace_path(namespace: &Path) -> PathBuf {
-    match namespace.to_str() {
-        Some(text) if text.parse::<u32>().is_ok() => PathBuf::from(format!("/proc/{text}/ns/net")),
-        Some(text) if !text.contains('/') => Path::new("/run/netns").join(text),
-        _ => namespace.to_owned(),
-    }
 }
 
 /// Runs `then` in a thread inside the network namespace.

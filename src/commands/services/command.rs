@@ -13,11 +13,11 @@ use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
 use super::{
-    Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing, picture,
-    picture_of_kernel,
+    Columns, Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel,
 };
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Services as Arguments, ServicesOutput};
+use crate::commands::explain::Subject;
 use crate::commands::objects::settled;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
@@ -157,7 +157,7 @@ impl<'a> View<'a> {
         let mut status = agent.objects.status.clone();
         status.judge();
         problems.splice(0..0, agent.silence.clone().into_iter().chain(status.problems));
-        picture(agent.sources(), kernel, self.selected, problems)
+        picture(agent.subject(), kernel, self.selected, problems)
     }
 
     /// Reads the kernel's verdicts, and returns the frontends whose verdicts differ from the plan, unless
@@ -218,7 +218,7 @@ fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
 /// Shows Services of manifests, or with the objects of files: without the kernel.
 fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
     let (store, desired) = arguments.objects.start(true)?.read(&Selection::All)?.planned();
-    let sources = Sources { store: &store, desired: &desired, agent: None };
+    let sources = Subject { store: &store, desired: &desired, agent: None };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
     picture.sort(arguments.sort);
     check(&picture, selected)?;
@@ -289,8 +289,8 @@ impl Agent {
         Ok(Agent { objects, store, desired, silence: None, is_current: true, asked })
     }
 
-    fn sources(&self) -> Sources<'_> {
-        Sources { store: &self.store, desired: &self.desired, agent: Some(&self.objects) }
+    fn subject(&self) -> Subject<'_> {
+        Subject { store: &self.store, desired: &self.desired, agent: Some(&self.objects) }
     }
 
     /// Reads the kernel's verdicts, and compares them. Those that a dump lacks are looked up.
@@ -300,9 +300,9 @@ impl Agent {
             Selected::Service(_) => Verdicts::default(),
             _ => verdicts(&mut socket)?,
         };
-        let keys: Vec<_> = differing(self.sources(), selected, &found).into_iter().collect();
+        let keys: Vec<_> = differing(self.subject(), selected, &found).into_iter().collect();
         add_verdicts(&mut socket, &keys, &mut found)?;
-        let differing = differing(self.sources(), selected, &found);
+        let differing = differing(self.subject(), selected, &found);
         Ok((found, differing))
     }
 

@@ -26,7 +26,7 @@ use crate::serve::status::Time;
 pub use connections::{Tracked, TrackedConnections};
 pub use kernel::picture_of_kernel;
 use picture::rate;
-pub use picture::{Kernel, Selected, Sources, differing, picture};
+pub use picture::{Kernel, Selected, differing, picture};
 pub use sort::Sort;
 pub use text::Columns;
 

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
-use shunt_core::model::{
-    self, Backend, Family, ObjectName, Protocol, ServicePort, Store, TrafficPolicy,
-};
+use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
 use shunt_core::plan::{
-    self, Conflict, Desired, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
+    self, Conflict, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
 };
 
 use super::connections::TrackedConnections;
 use super::{Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source};
+use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{self, Verdict, Verdicts};
-use crate::serve::query::Objects;
 use crate::serve::status::Time;
 
 /// The Services of a picture.
@@ -54,21 +52,10 @@ pub struct Kernel<'a> {
     pub connections: Option<TrackedConnections>,
 }
 
-/// The objects of a picture.
-#[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
-    /// The objects.
-    pub store: &'a Store,
-    /// Their plan.
-    pub desired: &'a Desired,
-    /// The answer of the agent; `None` for manifests.
-    pub agent: Option<&'a Objects>,
-}
-
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
 #[must_use]
 pub fn differing(
-    Sources { store, desired, .. }: Sources<'_>,
+    Subject { store, desired, .. }: Subject<'_>,
     selected: &Selected,
     verdicts: &Verdicts,
 ) -> BTreeSet<FrontendKey> {
@@ -93,12 +80,12 @@ pub fn differing(
 /// Makes a picture.
 #[must_use]
 pub fn picture(
-    sources: Sources<'_>,
+    sources: Subject<'_>,
     kernel: Kernel<'_>,
     selected: &Selected,
     problems: Vec<String>,
 ) -> Picture {
-    let Sources { store, desired, agent } = sources;
+    let Subject { store, desired, agent } = sources;
     let context = desired.node_context();
     let locality = context.map(|context| context.locality()).unwrap_or_default();
     let conflicts = desired.conflicts().map(|it| ((it.frontend, &it.loser), it));
@@ -139,7 +126,7 @@ pub fn picture(
 }
 
 struct Painter<'a> {
-    sources: Sources<'a>,
+    sources: Subject<'a>,
     kernel: Kernel<'a>,
     context: Option<&'a NodeContext>,
     detailed: bool,
@@ -189,7 +176,7 @@ impl Painter<'_> {
         kind: FrontendKind,
         key: FrontendKey,
     ) -> Frontend {
-        let Sources { store, desired, .. } = self.sources;
+        let Subject { store, desired, .. } = self.sources;
         let label = match &*port.name {
             "" => service.name.to_string(),
             name => format!("{}:{name}", service.name),

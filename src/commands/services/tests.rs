@@ -10,7 +10,8 @@ use shunt_core::model::{
 };
 use shunt_core::plan::{Desired, FrontendKey, Options, Pools};
 
-use super::{Columns, Kernel, Selected, Sources, differing, picture};
+use super::{Columns, Kernel, Selected, differing, picture};
+use crate::commands::explain::Subject;
 use crate::dataplane::LastChange;
 use crate::dataplane::{Installed, Verdict, Verdicts};
 use crate::serve::query::{Excerpt, Objects};
@@ -113,7 +114,7 @@ fn json_has_the_documented_fields() {
     let last = vec![(name(), LastChange { received: changed, committed_after: 0.5 })];
     let excerpt = Excerpt { revision: 7, last_changes: last, ..Excerpt::default() };
     let agent = Objects { excerpt, ..Objects::default() };
-    let sources = Sources { store: &store, desired: &desired, agent: Some(&agent) };
+    let sources = Subject { store: &store, desired: &desired, agent: Some(&agent) };
     let differing = differing(sources, &Selected::All, &now);
     assert!(differing.is_empty(), "{differing:?}");
     let kernel = Kernel {
@@ -197,7 +198,7 @@ fn json_has_the_documented_fields() {
 #[test]
 fn counter_that_is_smaller_than_before_counts_from_zero() {
     let (store, desired) = cluster();
-    let sources = Sources { store: &store, desired: &desired, agent: None };
+    let sources = Subject { store: &store, desired: &desired, agent: None };
     let rate = |before: u64, now: u64| {
         let (before, now) = (verdicts(&desired, before, 0), verdicts(&desired, now, 0));
         let kernel = Kernel {

@@ -209,8 +209,8 @@ impl Flags {
             [("sync-period", "nftables.syncPeriod"), ("min-sync-period", "nftables.minSyncPeriod")]
         {
             let time = self.last(&format!("{mode}-{flag}"));
-            if let Some(time) = time.and_then(|time| GoDuration::parse(time).ok()) {
-                made.put(field, time.to_string());
+            if let Some(time) = time.filter(|time| GoDuration::parse(time).is_ok()) {
+                made.put(field, time);
             }
         }
         made

@@ -103,7 +103,7 @@ async fn serve(
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
     let seen = wanted.clone();
-    let handler: Handler = Arc::new(move |_path, _headers| {
+    let handler: Handler = Arc::new(move |_path| {
         let healthy = health().is_ready();
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });

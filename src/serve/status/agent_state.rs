@@ -7,15 +7,15 @@ use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, UnboundServer, Unserved, WithoutNode,
+    SyncFailure, Time, Unserved, WithoutNode,
 };
 use crate::dataplane::kube_proxy::Found;
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::flows::Unswept;
-use crate::serve::http::{HealthSource, PortReport};
+use crate::serve::http::HealthSource;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::metrics::Counter;
-use crate::serve::unbound_ports::UnboundPorts;
+use crate::serve::unbound_ports::{UnboundPorts, UnboundServer};
 use crate::taken_ports;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
@@ -99,16 +99,10 @@ impl AgentState {
     }
 
     /// Notes a port that a server cannot bind, or has bound.
-    pub fn port(&self, report: &PortReport<'_>) {
-        let PortReport { purpose, field, address, error } = *report;
+    pub fn port(&self, port: &UnboundServer, is_unbound: bool) {
         let ports = &mut self.lock().noted.unbound_ports;
-        ports.retain(|port| port.purpose != purpose);
-        ports.extend(error.map(|error| UnboundServer {
-            purpose: purpose.to_owned(),
-            field: field.to_owned(),
-            address: address.to_string(),
-            reason: error.to_string(),
-        }));
+        ports.retain(|other| other.purpose != port.purpose);
+        ports.extend(is_unbound.then(|| port.clone()));
     }
 
     /// Notes the result of a changed configuration: the reason if it was refused.
