@@ -402,7 +402,10 @@ fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
             _ => "metrics",
         };
         metrics.unbound_ports(server, usize::from(is_unbound));
-        known.port(port, is_unbound);
+        known.note(|status| {
+            status.unbound_ports.retain(|other| other.purpose != port.purpose);
+            status.unbound_ports.extend(is_unbound.then(|| port.clone()));
+        });
         if is_unbound {
             events.record(events::unbound_server(port));
         }

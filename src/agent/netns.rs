@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
+use crate::source::kubernetes::Dialer;
+
 /// Returns the path of a network namespace by process ID, name of `ip netns`, or path. (iproute2 keeps
 /// the names in `/run/netns`.)
 pub(crate) fn path(namespace: &Path) -> PathBuf {
@@ -14,6 +16,14 @@ pub(crate) fn path(namespace: &Path) -> PathBuf {
         Some(text) if !text.contains('/') => Path::new("/run/netns").join(text),
         _ => namespace.to_owned(),
     }
+}
+
+/// Moves this thread into the namespace, and returns a dialer that connects from the one before.
+pub(crate) fn enter_with_dialer(namespace: Option<&Path>) -> Result<Option<Dialer>> {
+    let dialer = namespace.map(|_| Dialer::here()).transpose();
+    let dialer = dialer.context("cannot start a thread for connections")?;
+    enter(namespace)?;
+    Ok(dialer)
 }
 
 /// Moves this thread, and all threads that it starts later, into the namespace.

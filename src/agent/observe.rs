@@ -17,7 +17,7 @@ use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
 use crate::serve::loopback::Proxy;
-use crate::serve::status::{NodePorts, WithoutNode};
+use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
 use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
@@ -86,7 +86,8 @@ impl Observer {
                     "nothing was programmed, the previous rules stay: {error}"
                 );
                 self.note_health(node_is_eligible, false);
-                self.reports.known.failed(error);
+                let failure = SyncFailure { at: Time::now(), reason: error.to_string() };
+                self.reports.known.note(|status| status.rules.failure = Some(failure));
                 self.reports.metrics.committed(&stats);
                 self.reports.metrics.sync_failed(&stats);
             }
@@ -108,7 +109,11 @@ impl Observer {
                     repaired, %writers,
                     "another process modified shunt's tables, and the agent repaired them"
                 );
-                self.reports.known.repaired(&writers);
+                let repair = Repair { at: Time::now(), writers: writers.clone() };
+                self.reports.known.note(|status| {
+                    status.rules.drift_repairs += 1;
+                    status.rules.last_drift_repair = Some(repair);
+                });
                 self.reports.events.record(events::repaired(repaired, &writers));
             }
             Event::Quarantined(quarantined, others) => {
@@ -178,7 +183,10 @@ impl Observer {
         if without == self.without_node {
             return;
         }
-        self.reports.known.without_node(how);
+        self.reports.known.note(|status| {
+            status.missing_node = how.is_some_and(|(is_missing, _)| is_missing);
+            status.without_node = how.map(|(_, how)| how);
+        });
         match how {
             Some((is_missing, how)) => {
                 let what = how.describe(&node, is_missing);

@@ -118,7 +118,7 @@ impl Reload {
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
         }
         self.reports.metrics.config_reloaded(true);
-        self.reports.known.reconfigured(None);
+        self.reports.known.note(|status| status.refused_configuration = None);
         let other_source = objects != self.objects || old.node_name != new.node_name;
         self.objects = objects;
         other_source
@@ -128,7 +128,8 @@ impl Reload {
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
         tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
         self.reports.metrics.config_reloaded(false);
-        self.reports.known.reconfigured(Some(error.to_string()));
+        let refused = Some(error.to_string());
+        self.reports.known.note(|status| status.refused_configuration = refused);
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {

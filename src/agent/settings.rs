@@ -84,8 +84,7 @@ pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<Vec<u
     let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
     let file = settings.config.as_deref().zip(content.as_deref());
-    let Loaded { config, full, problems } =
-        config::load(file, &flags).map_err(|invalid| invalid.0)?;
+    let Loaded { config, full, problems } = config::load(file, &flags)?;
     let node_name = match &config.hostname_override {
         Some(name) => name.clone(),
         None => host_name().ok_or_else(|| {

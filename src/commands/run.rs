@@ -7,13 +7,12 @@ use anyhow::Context;
 use super::cleanup;
 use super::version::Build;
 use crate::agent::args::{Run, Version};
-use crate::agent::ending::{self, Work};
+use crate::agent::ending;
 use crate::agent::settings::{Effective, effective};
 use crate::agent::{self, Failure, netns};
 use crate::config::Configuration;
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
-use crate::source::kubernetes::Dialer;
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = print_version(arguments) {
@@ -23,14 +22,10 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         || arguments.cleanup
         || arguments.init_only
         || arguments.write_config_to.is_some());
-    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    ending::end_when_asked(is_agent)?;
     ending::end_when_a_thread_panics();
     let mut settings = effective(&arguments.settings, &arguments.logging)?;
-    let dialer = match &arguments.netns {
-        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
-        None => None,
-    };
-    netns::enter(arguments.netns.as_deref())?;
+    let dialer = netns::enter_with_dialer(arguments.netns.as_deref())?;
     settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
     match with_settings(arguments, &settings) {
         Some(done) => done,

@@ -102,19 +102,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// An invalid configuration, with all problems.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid configuration: {}", list(.0))]
-pub struct Invalid(
-    /// At least one of them is an error.
-    pub Vec<Diagnostic>,
-);
-
-fn list(problems: &[Diagnostic]) -> String {
-    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-    errors.map(|error| format!("\n  {error}")).collect()
-}
-
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
@@ -126,12 +113,12 @@ pub struct Loaded {
     pub problems: Vec<Diagnostic>,
 }
 
-/// Makes a configuration of a file (name and content) and flags. With a file, only flags with
-/// [`Flag::beside_file`] count, as with kube-proxy.
+/// Makes a configuration of a file (name and content) and flags. With a file, only some
+/// flags count, as with kube-proxy.
 ///
 /// # Errors
 /// All problems, if one of them is an error.
-pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Invalid> {
+pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<Diagnostic>> {
     let mut problems = Vec::new();
     let loaded = match file {
         Some((path, bytes)) => {
@@ -167,7 +154,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
             config.master = flags.last("master").filter(|url| !url.is_empty()).map(str::to_owned);
             Ok(Loaded { config, full, problems })
         }
-        _ => Err(Invalid(problems)),
+        _ => Err(problems),
     }
 }
 

@@ -1,6 +1,5 @@
 //! `shunt check`: whether this node and its cluster fit, before shunt runs here.
 
-use anyhow::Context;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use shunt_core::model::Change;
@@ -8,7 +7,7 @@ use shunt_core::plan::Options;
 
 use super::{Api, check as run_checks};
 use crate::agent::settings::{Effective, load_file};
-use crate::agent::sources::runtime;
+use crate::agent::sources::{access, runtime};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
 use crate::commands::args::{Arguments, Check};
@@ -16,7 +15,7 @@ use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::serve::query::Selection;
 use crate::serve::query::ask_objects;
-use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
+use crate::source::kubernetes::{AccessError, Dialer, inspect};
 use crate::source::manifests::Locations;
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
@@ -37,11 +36,7 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
         Ok((effective, problems)) => (Some(effective), problems),
         Err(problems) => (None, problems),
     };
-    let dialer = match &run.netns {
-        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
-        None => None,
-    };
-    netns::enter(run.netns.as_deref())?;
+    let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
     // Without settings of its own, the command judges those of the running agent.
     let running = match run.settings.is_given() {
         true => None,
@@ -75,12 +70,7 @@ fn objects(
         let changes = read_manifests(manifests, &effective.node_name, &Locations::default())?;
         return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
     }
-    let access = Access {
-        kubeconfig: effective.config.kubeconfig.clone(),
-        master: effective.config.master.clone(),
-        dialer,
-        content_type: effective.config.content_type,
-    };
+    let access = access(&effective.config, dialer);
     let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
         Ok(found) => found,
         Err(AccessError::InCluster(_)) => {

@@ -155,7 +155,7 @@ fn check(
     lines.extend(privileges::check(&links));
     lines.extend(kernel::judge(&kernel::Facts::gather(&node_context, families(), run.own_tables)));
     lines.extend(others::judge(&others));
-    lines.push(forward_policy::judge(&forward_policy::Facts::gather()));
+    lines.push(forward_policy::check());
     lines.extend(routing::check(&links, &node_context));
     let Some(Effective { config, full, .. }) = effective else {
         let names = ports::NAMES.iter().chain(&conntrack::NAMES).chain(&api::NAMES);
@@ -165,8 +165,7 @@ fn check(
         return Report(lines);
     };
     lines.extend(ports::judge(&ports::Facts::gather(config, &others)));
-    let conntrack = conntrack::Facts::gather(&config.conntrack, &run.net_sysctls);
-    lines.extend(conntrack::judge(&conntrack));
+    lines.extend(conntrack::check(&config.conntrack, &run.net_sysctls));
     lines.extend(api::judge(api, &node_context));
     let has_node = store.last_known_node().is_some();
     lines.push(match addresses_error {

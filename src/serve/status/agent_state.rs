@@ -6,16 +6,14 @@ use std::time::{Duration, Instant, SystemTime};
 use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
-    Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, Unserved, WithoutNode,
+    Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, Time, Unserved,
 };
-use crate::dataplane::kube_proxy::Found;
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::flows::Unswept;
 use crate::serve::http::HealthSource;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::metrics::Counter;
-use crate::serve::unbound_ports::{UnboundPorts, UnboundServer};
+use crate::serve::unbound_ports::UnboundPorts;
 use crate::taken_ports;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
@@ -90,24 +88,9 @@ impl AgentState {
         self.lock().noted.node.clone()
     }
 
-    /// Notes whether the API has no Node of the name, and what the rules go by meanwhile; `None` for
-    /// a Node that it has sent.
-    pub fn without_node(&self, how: Option<(bool, WithoutNode)>) {
-        let noted = &mut self.lock().noted;
-        noted.missing_node = how.is_some_and(|(is_missing, _)| is_missing);
-        noted.without_node = how.map(|(_, how)| how);
-    }
-
-    /// Notes a port that a server cannot bind, or has bound.
-    pub fn port(&self, port: &UnboundServer, is_unbound: bool) {
-        let ports = &mut self.lock().noted.unbound_ports;
-        ports.retain(|other| other.purpose != port.purpose);
-        ports.extend(is_unbound.then(|| port.clone()));
-    }
-
-    /// Notes the result of a changed configuration: the reason if it was refused.
-    pub fn reconfigured(&self, refused: Option<String>) {
-        self.lock().noted.refused_configuration = refused;
+    /// Changes the noted parts of a report.
+    pub fn note(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.lock().noted);
     }
 
     /// Notes a successful sync.
@@ -127,24 +110,6 @@ impl AgentState {
         noted.rules.last_sync = Some(sync);
         noted.rules.failure = None;
         *last = snapshot;
-    }
-
-    /// Notes a failed sync.
-    pub fn failed(&self, error: &dataplane::Error) {
-        self.lock().noted.rules.failure =
-            Some(SyncFailure { at: Time::now(), reason: error.to_string() });
-    }
-
-    /// Notes a repair of drift.
-    pub fn repaired(&self, writers: &str) {
-        let rules = &mut self.lock().noted.rules;
-        rules.drift_repairs += 1;
-        rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
-    }
-
-    /// Notes kube-proxy and its leftovers.
-    pub fn found_kube_proxy(&self, found: &Found) {
-        self.lock().noted.kube_proxy.clone_from(found);
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::serve::query::serve).
