@@ -93,8 +93,7 @@ impl Reload {
 
     /// Follows the sysctls of connection tracking, which any program may change.
     pub(super) fn follow_sysctls(&mut self) {
-        let new = sysctl::tcp_timeouts(&self.current.config.conntrack, sysctl::tcp_timeout);
-        if std::mem::replace(&mut self.current.tcp_timeouts, new) != new {
+        if self.current.read_timeouts() {
             tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
             self.configure(&self.objects);
         }
@@ -105,7 +104,7 @@ impl Reload {
         (mut new, problems): (Effective, Vec<Diagnostic>),
         objects: Objects,
     ) -> bool {
-        new.tcp_timeouts = sysctl::tcp_timeouts(&new.config.conntrack, sysctl::tcp_timeout);
+        new.read_timeouts();
         let old = std::mem::replace(&mut self.current, new);
         let new = &self.current;
         logging::start(new.config.log_format, new.config.verbosity);

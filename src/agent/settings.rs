@@ -1,7 +1,5 @@
 //! The effective configuration: flags and configuration file combined.
 
-use shunt_core::plan::{Options, TcpTimeouts};
-
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::{self, Config, Configuration, Loaded};
@@ -15,30 +13,16 @@ pub(crate) struct Effective {
     /// The same in the form of a file, with a value for every field.
     pub(crate) full: Configuration,
     pub(crate) node_name: String,
-    /// The timeouts of TCP connections to Services: the kernel's own where nothing is configured.
-    /// The agent follows the sysctls.
-    pub(crate) tcp_timeouts: TcpTimeouts,
     /// The content of the configuration file, if there is one.
     pub(crate) content: Option<Vec<u8>>,
 }
 
 impl Effective {
-    /// Returns the options of the plan, for objects of manifests.
-    pub(crate) fn options(&self) -> Options {
-        Options {
-            masquerade_bit: self.config.masquerade_bit,
-            masquerade_all: self.config.masquerade_all,
-            detect_local: self.config.detect_local.clone(),
-            node_port_addresses: self.config.node_port_addresses.clone(),
-            loopback_node_ports: self.config.loopback_node_ports,
-            node_address: self.config.bind_address,
-            ignore_external_ips: self.config.ignore_external_ips,
-            balancing: self.config.load_balancing,
-            reset_gone_endpoints: self.config.reset_gone_endpoints,
-            requires_node: false,
-            tcp_timeouts: Some(self.tcp_timeouts),
-            ipv4_only: false,
-        }
+    /// Reads the timeouts of TCP connections to Services: those of the sysctls of this network namespace
+    /// where nothing is configured. Returns true if they have changed.
+    pub(crate) fn read_timeouts(&mut self) -> bool {
+        let new = Some(sysctl::tcp_timeouts(&self.config.conntrack, sysctl::tcp_timeout));
+        std::mem::replace(&mut self.config.options.tcp_timeouts, new) != new
     }
 }
 
@@ -84,7 +68,7 @@ pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<Vec<u
     let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
     let file = settings.config.as_deref().zip(content.as_deref());
-    let Loaded { config, full, problems } = config::load(file, &flags)?;
+    let Loaded { mut config, full, problems } = config::load(file, &flags)?;
     let node_name = match &config.hostname_override {
         Some(name) => name.clone(),
         None => host_name().ok_or_else(|| {
@@ -92,8 +76,8 @@ pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<Vec<u
             vec![Diagnostic::new(Severity::Error, FieldPath::dotted("hostnameOverride"), reason)]
         })?,
     };
-    let tcp_timeouts = sysctl::tcp_timeouts(&config.conntrack, |_| None);
-    Ok((Effective { config, full, node_name, tcp_timeouts, content }, problems))
+    config.options.tcp_timeouts = Some(sysctl::tcp_timeouts(&config.conntrack, |_| None));
+    Ok((Effective { config, full, node_name, content }, problems))
 }
 
 /// Returns the host's name in the form that Kubernetes uses as the default name of its Node.

@@ -83,7 +83,7 @@ impl Objects {
 
     /// Returns the options of the plan for these objects.
     pub(super) fn options(&self, settings: &Effective) -> Options {
-        Options { requires_node: !self.may_lack_a_node(), ..settings.options() }
+        Options { requires_node: !self.may_lack_a_node(), ..settings.config.options.clone() }
     }
 
     /// Reads all objects once.

@@ -72,7 +72,7 @@ pub(super) fn of_manifests(
     let node = settings.node_name.clone();
     let changes = read_manifests(paths, &node, locations)?;
     Ok(Objects {
-        options: settings.options(),
+        options: settings.config.options.clone(),
         status: Status { node, ..Status::default() },
         excerpt: Excerpt { changes, ..Excerpt::default() },
     })

@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     ending::end_when_a_thread_panics();
     let mut settings = effective(&arguments.settings, &arguments.logging)?;
     let dialer = netns::enter_with_dialer(arguments.netns.as_deref())?;
-    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
+    settings.read_timeouts();
     match with_settings(arguments, &settings) {
         Some(done) => done,
         None => agent::run(arguments, settings, dialer.as_ref()),

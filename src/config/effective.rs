@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use shunt_core::model::{Balancing, Family};
+use shunt_core::plan::Options;
 
 use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
@@ -39,23 +40,27 @@ pub(super) fn effective(
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
     let detect_local = detect_local(written, full, &mut check);
     let addresses = node_port_addresses(written, full, &mut check);
-    Config {
+    let options = Options {
         ignore_external_ips: full.is(&format!("featureGates.{EXTERNAL_IPS}"), false),
-        hostname_override: hostname(full, &mut check),
-        kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
-        content_type: content_type(full, &mut check),
-        master: None,
-        bind_address: bind_address.filter(|address| !address.is_unspecified()),
-        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
-        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
-        bind_address_hard_fail: full.is("bindAddressHardFail", true),
+        node_address: bind_address.filter(|address| !address.is_unspecified()),
         detect_local,
         loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
         node_port_addresses: addresses,
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.is("nftables.masqueradeAll", true),
         reset_gone_endpoints: full.is("shunt.resetGoneEndpoints", true),
-        load_balancing: load_balancing(written, full, &mut check),
+        balancing: load_balancing(written, full, &mut check),
+        ..Options::default()
+    };
+    Config {
+        options,
+        hostname_override: hostname(full, &mut check),
+        kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
+        content_type: content_type(full, &mut check),
+        master: None,
+        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
+        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
+        bind_address_hard_fail: full.is("bindAddressHardFail", true),
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),

@@ -51,7 +51,7 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let options = match (running, &effective) {
         (Some(running), _) => running.options,
-        (None, Some(effective)) => effective.options(),
+        (None, Some(effective)) => effective.config.options.clone(),
         (None, None) => Options::default(),
     };
     let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
