@@ -47,18 +47,18 @@ use self::sources::{Objects, Parts, runtime};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
-use crate::serve::events::Recorder;
+use crate::serve::events::{Notice, Recorder};
 use crate::serve::http::{
     Connections, HEALTH_PURPOSE, Health, OnPort, ServiceHealths, serve_health, serve_metrics,
     serve_service_health,
 };
-use crate::serve::loopback::{self, Proxy};
+use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
 use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
-use crate::serve::unbound_ports::UnboundPorts;
+use crate::serve::unbound_ports::{self, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -69,10 +69,11 @@ pub(crate) use failure::Failure;
 /// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
 const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
 
-/// Runs the agent in the network namespace of this thread, or with `--once` programs the objects once.
+/// Runs the agent in the network namespace of this thread, or programs the objects once.
 /// `dialer` connects from the namespace in which the process was started.
 pub(crate) fn run(
     arguments: &Run,
+    is_once: bool,
     settings: Effective,
     dialer: Option<&Dialer>,
 ) -> Result<(), Failure> {
@@ -80,11 +81,11 @@ pub(crate) fn run(
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
-    let presence = match arguments.once {
+    let presence = match is_once {
         true => exclusive::try_hold()?,
         false => exclusive::hold()?,
     };
-    let ownership = match (arguments.own_tables, arguments.once) {
+    let ownership = match (arguments.own_tables, is_once) {
         (false, _) => Ownership::Share,
         (true, true) => Ownership::Leave,
         (true, false) => Ownership::Own,
@@ -105,7 +106,7 @@ pub(crate) fn run(
         let known = dataplane.recall(&settings.node_name).map_err(explain)?;
         dataplane.apply_all(known);
     }
-    if arguments.once {
+    if is_once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
@@ -215,7 +216,11 @@ fn keep_running(
     let reports = Reports { events, metrics: metrics.clone(), known: known.clone(), locations };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(reports.events.clone()));
+    let loopback = Proxy::new(
+        &families,
+        metrics.clone(),
+        on_unbound(reports.events.clone(), "spec.ports.nodePort", events::unbound_loopback),
+    );
     let loopback_report = loopback.reporter();
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
@@ -308,10 +313,7 @@ fn keep_running(
             unbound,
             connections.clone(),
             metrics.clone(),
-            move |service, address, error| {
-                report_unbound(service, address, error);
-                reports.events.record(events::unbound(service, address, error));
-            },
+            on_unbound(reports.events, "spec.healthCheckNodePort", events::unbound),
         ));
         let health_server = serve_health(
             config_seen.clone(),
@@ -434,31 +436,25 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
     Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
 }
 
-/// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
-fn report_loopback(events: Recorder) -> loopback::Report {
+/// Returns the handler for ports of Services that the agent cannot bind: a log line, and an Event.
+fn on_unbound(
+    events: Recorder,
+    field: &'static str,
+    event: fn(&ObjectName, SocketAddr, &io::Error) -> Notice,
+) -> unbound_ports::Report {
     Arc::new(move |service, address, error| {
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
             }
-            io::ErrorKind::AddrNotAvailable => "add the address to the interface lo",
+            io::ErrorKind::AddrNotAvailable => "add the address to an interface",
             _ => "free the port or give the Service another one",
         };
+        let notice = event(service, address, error);
         tracing::error!(
-            object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
-            value = %address,
-            "cannot listen for the node port on loopback: {error}; {remedy}; the agent retries"
+            object = %format_args!("Service {service}"), field, value = %address,
+            "{}; {remedy}; the agent retries", notice.note
         );
-        events.record(events::unbound_loopback(service, address, error));
+        events.record(notice);
     })
-}
-
-/// Logs that the health check of a Service has no port.
-fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
-    tracing::error!(
-        object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
-        value = %address,
-        "cannot listen for health checks: {error}; load balancers will not send traffic to this \
-         node; free the port or give the Service another one; the agent retries"
-    );
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use super::args::RunOrTask;
 use super::cleanup;
 use super::version::Build;
 use crate::agent::args::{Run, Version};
@@ -14,22 +15,21 @@ use crate::config::Configuration;
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
 
-pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    if let Some(done) = print_version(arguments) {
+pub(super) fn run(arguments: &RunOrTask) -> Result<(), Failure> {
+    let RunOrTask { once, run, .. } = arguments;
+    if let Some(done) = print_version(run) {
         return done;
     }
-    let is_agent = !(arguments.once
-        || arguments.cleanup
-        || arguments.init_only
-        || arguments.write_config_to.is_some());
+    let is_agent =
+        !(*once || arguments.cleanup || arguments.init_only || arguments.write_config_to.is_some());
     ending::end_when_asked(is_agent)?;
     ending::end_when_a_thread_panics();
-    let mut settings = effective(&arguments.settings, &arguments.logging)?;
-    let dialer = netns::enter_with_dialer(arguments.netns.as_deref())?;
+    let mut settings = effective(&run.settings, &run.logging)?;
+    let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
     settings.read_timeouts();
     match with_settings(arguments, &settings) {
         Some(done) => done,
-        None => agent::run(arguments, settings, dialer.as_ref()),
+        None => agent::run(run, *once, settings, dialer.as_ref()),
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
 
 /// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
 /// the network namespace already.
-fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
+fn with_settings(arguments: &RunOrTask, settings: &Effective) -> Option<Result<(), Failure>> {
     if let Some(path) = &arguments.write_config_to {
         return Some(write_configuration(path, &settings.full));
     }
@@ -60,7 +60,7 @@ fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Fai
         if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
             tracing::debug!(%error, "cannot load connection tracking");
         }
-        sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
+        sysctl::apply(&settings.config.conntrack, &arguments.run.net_sysctls);
         tracing::info!("set the sysctls (--init-only)");
         Ok(())
     })

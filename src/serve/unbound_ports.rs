@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 
+/// Called once for each port of a Service that the agent cannot bind.
+pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
+
 /// A port of a Service that the agent cannot bind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

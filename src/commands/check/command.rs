@@ -1,7 +1,5 @@
 //! `shunt check`: whether this node and its cluster fit, before shunt runs here.
 
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 
@@ -10,7 +8,7 @@ use crate::agent::settings::{Effective, load_file};
 use crate::agent::sources::{access, runtime};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
-use crate::commands::args::{Arguments, Check};
+use crate::commands::args::Check;
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::serve::query::Selection;
@@ -23,10 +21,6 @@ const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
 
 /// Checks this node and prints the lines. Fails if one of them is a failure.
 pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
-    if let Some(task) = arguments.task() {
-        let error = format!("{task} is a task of `shunt run`, and `shunt check` changes nothing");
-        Arguments::command().error(ErrorKind::ArgumentConflict, error).exit();
-    }
     let run = &arguments.run;
     if let Some(done) = print_version(run) {
         return done;

@@ -186,27 +186,24 @@ fn all_verdicts() -> anyhow::Result<Verdicts> {
 }
 
 fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
+    let namespace = &arguments.namespace;
     let Some(whole) = &arguments.name else {
-        return Ok(match &arguments.namespace {
-            Some(namespace) => Selected::Namespace(namespace.clone()),
-            None => Selected::All,
-        });
+        return Ok(Selected { namespace: namespace.clone(), service: None });
     };
-    let (namespace, name) = match (whole.split_once('/'), &arguments.namespace) {
-        (Some((namespace, _)), Some(other)) if namespace != other => {
-            anyhow::bail!(
-                "{whole} is not in the namespace {other} of --namespace; give one of both"
-            )
-        }
-        (Some(both), _) => both,
-        (None, namespace) => (namespace.as_deref().unwrap_or("default"), whole.as_str()),
+    let (of, name) = match whole.split_once('/') {
+        Some(both) => both,
+        None => (namespace.as_deref().unwrap_or("default"), whole.as_str()),
     };
-    Ok(Selected::Service(ObjectName::new(namespace, name)))
+    let service = ObjectName::new(of, name);
+    if let Some(other) = namespace.as_ref().filter(|namespace| *namespace != of) {
+        anyhow::bail!("{whole} is not in the namespace {other} of --namespace; give one of both");
+    }
+    Ok(Selected { namespace: None, service: Some(service) })
 }
 
 /// Fails for the name of a Service that does not exist.
 fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
-    if let Selected::Service(name) = selected
+    if let Some(name) = &selected.service
         && picture.services.is_empty()
         && picture.ignored.is_empty()
     {
@@ -278,10 +275,8 @@ fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
 
 impl Agent {
     fn ask(selected: &Selected) -> Result<Agent, NoAnswer> {
-        let selection = match selected {
-            Selected::Service(name) => Selection::Service(name.clone()),
-            Selected::All | Selected::Namespace(_) => Selection::All,
-        };
+        let service = selected.service.clone();
+        let selection = service.map_or(Selection::All, Selection::Service);
         let start = Instant::now();
         let objects = ask_objects(selection)?;
         let asked = (start, start.elapsed());
@@ -296,9 +291,9 @@ impl Agent {
     /// Reads the kernel's verdicts, and compares them. Those that a dump lacks are looked up.
     fn verdicts(&self, selected: &Selected) -> anyhow::Result<(Verdicts, BTreeSet<FrontendKey>)> {
         let mut socket = Socket::open()?;
-        let mut found = match selected {
-            Selected::Service(_) => Verdicts::default(),
-            _ => verdicts(&mut socket)?,
+        let mut found = match selected.service {
+            Some(_) => Verdicts::default(),
+            None => verdicts(&mut socket)?,
         };
         let keys: Vec<_> = differing(self.subject(), selected, &found).into_iter().collect();
         add_verdicts(&mut socket, &keys, &mut found)?;
@@ -307,7 +302,7 @@ impl Agent {
     }
 
     fn connections(&self, selected: &Selected) -> Result<TrackedConnections, nfnetlink::Error> {
-        let Selected::Service(name) = selected else {
+        let Some(name) = &selected.service else {
             return Ok(TrackedConnections::default());
         };
         let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);

@@ -18,24 +18,19 @@ use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{self, Verdict, Verdicts};
 use crate::serve::status::Time;
 
-/// The Services of a picture.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selected {
-    /// All Services.
-    All,
-    /// The Services of this namespace.
-    Namespace(String),
+/// The Services of a picture; by default all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selected {
+    /// Those of this namespace.
+    pub namespace: Option<String>,
     /// The Service of this name, with its endpoints.
-    Service(ObjectName),
+    pub service: Option<ObjectName>,
 }
 
 impl Selected {
     pub(super) fn has(&self, name: &ObjectName) -> bool {
-        match self {
-            Selected::All => true,
-            Selected::Namespace(namespace) => **namespace == *name.namespace,
-            Selected::Service(wanted) => wanted == name,
-        }
+        self.namespace.as_deref().is_none_or(|wanted| wanted == &*name.namespace)
+            && self.service.as_ref().is_none_or(|wanted| wanted == name)
     }
 }
 
@@ -97,7 +92,7 @@ pub fn picture(
         sources,
         kernel,
         context: context.map(|context| &**context),
-        detailed: matches!(selected, Selected::Service(_)),
+        detailed: selected.service.is_some(),
         conflicts: conflicts.collect(),
         quarantined: quarantined.collect(),
         last_changes: last_changes.map(|(name, last)| (name, last)).collect(),

@@ -115,7 +115,7 @@ fn json_has_the_documented_fields() {
     let excerpt = Excerpt { revision: 7, last_changes: last, ..Excerpt::default() };
     let agent = Objects { excerpt, ..Objects::default() };
     let sources = Subject { store: &store, desired: &desired, agent: Some(&agent) };
-    let differing = differing(sources, &Selected::All, &now);
+    let differing = differing(sources, &Selected::default(), &now);
     assert!(differing.is_empty(), "{differing:?}");
     let kernel = Kernel {
         verdicts: Some(&now),
@@ -123,7 +123,12 @@ fn json_has_the_documented_fields() {
         differing,
         connections: None,
     };
-    let mut picture = picture(sources, kernel, &Selected::Service(name()), vec!["old".into()]);
+    let mut picture = picture(
+        sources,
+        kernel,
+        &Selected { service: Some(name()), ..Selected::default() },
+        vec!["old".into()],
+    );
     picture.taken = Time(SystemTime::UNIX_EPOCH);
     let here = json!({
         "address": "10.244.0.1", "port": 8080, "node": "here", "local": true,
@@ -206,7 +211,7 @@ fn counter_that_is_smaller_than_before_counts_from_zero() {
             before: Some((&before, Duration::from_millis(500))),
             ..Kernel::default()
         };
-        let picture = picture(sources, kernel, &Selected::All, Vec::new());
+        let picture = picture(sources, kernel, &Selected::default(), Vec::new());
         picture.services[0].frontends[1].new_connections_per_second
     };
     assert_eq!(rate(10, 13), Some(6.0));

@@ -18,19 +18,16 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::Family;
 use shunt_core::plan::LoopbackChanges;
 
 use crate::serve::metrics::Metrics;
+use crate::serve::unbound_ports::Report;
 
 pub use shared::LoopbackReport;
 use shared::{Shared, lock};
-
-/// Called once for each port that the proxy cannot listen on.
-pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
 
 /// The proxy. It belongs to the observer of the dataplane, which never waits for it.
 pub struct Proxy {
