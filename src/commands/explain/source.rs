@@ -32,6 +32,8 @@ pub enum Origin {
     Interface(Option<Link>),
 }
 
+const UNREAD: &str = "cannot read routes and interfaces";
+
 impl Client {
     /// Returns a client with this address, or the node itself without one.
     ///
@@ -43,7 +45,7 @@ impl Client {
             return Ok(Client { address, origin: Origin::Node, namespace: None });
         };
         same_family(address, to)?;
-        let origin = match route_to(RouteQuery::to(address))? {
+        let origin = match route_to(RouteQuery::to(address)).context(UNREAD)? {
             RouteAnswer::Route(route) if route.kind == RouteKind::Local => Origin::Node,
             RouteAnswer::Route(route) => Origin::Interface(interface(route.output)?),
             RouteAnswer::Refused(_) => Origin::Interface(None),
@@ -86,14 +88,14 @@ impl Client {
 /// Returns the interface on which packets from the other end of a veth pair arrive for the rules:
 /// the bridge, if the end here is a port of one.
 fn arrival(peer: Option<u32>) -> Result<Option<Link>> {
-    let links = links()?;
+    let links = links().context(UNREAD)?;
     let by_index = |index: u32| links.iter().find(|link| link.index == index);
     let here = peer.and_then(by_index).filter(|link| link.kind.as_deref() == Some("veth"));
     Ok(here.map(|here| here.master.and_then(by_index).unwrap_or(here).clone()))
 }
 
 fn interface(index: Option<u32>) -> Result<Option<Link>> {
-    Ok(links()?.into_iter().find(|link| Some(link.index) == index))
+    Ok(links().context(UNREAD)?.into_iter().find(|link| Some(link.index) == index))
 }
 
 fn same_family(from: IpAddr, to: IpAddr) -> Result<()> {

@@ -115,10 +115,12 @@ impl<'a> View<'a> {
 
     /// Asks the agent. Without an answer, the objects stay.
     fn ask(&mut self) {
+        let start = Instant::now();
         match (Agent::ask(self.selected), &mut self.agent) {
             (Ok(new), agent) => *agent = Some(new),
             (Err(error), Some(agent)) => {
                 agent.is_current = false;
+                agent.asked = (start, start.elapsed());
                 agent.silence = Some(format!("{error}; the objects are old"));
             }
             (Err(_), None) => {}
