@@ -12,20 +12,12 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::logging;
 
-/// The kind of work that a signal ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// The process runs until a signal ends it, which is a success.
-    Unending,
-    /// The process has a task to finish; a signal before that is a failure.
-    Once,
-}
-
-/// Ends the process on SIGTERM or SIGINT. Must be called before any other thread is started.
+/// Ends the process on SIGTERM or SIGINT: the end of an agent is a success, that of a task before it is
+/// finished a failure. Must be called before any other thread is started.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
-pub(crate) fn end_when_asked(work: Work) -> anyhow::Result<()> {
+pub(crate) fn end_when_asked(is_agent: bool) -> anyhow::Result<()> {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
     asked.add(Signal::SIGINT);
@@ -36,11 +28,11 @@ pub(crate) fn end_when_asked(work: Work) -> anyhow::Result<()> {
         loop {
             // `sigwait` fails only for an empty set.
             let Ok(signal) = asked.wait() else { continue };
-            match work {
-                Work::Unending => end(0, || {
+            match is_agent {
+                true => end(0, || {
                     tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
                 }),
-                Work::Once => end(1, move || {
+                false => end(1, move || {
                     tracing::error!("stopped by {signal} before the work was done");
                 }),
             }

@@ -10,7 +10,8 @@ use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::events::{Notice, Regarding, Scope};
-use crate::serve::http::{HEALTH_PURPOSE, PortReport};
+use crate::serve::http::HEALTH_PURPOSE;
+use crate::serve::unbound_ports::UnboundServer;
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
@@ -72,9 +73,9 @@ pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
 
 /// Returns the Event for a server of probes or metrics without a port. Reasons and action are
 /// kube-proxy's.
-pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
-    let PortReport { purpose, field, address, .. } = report;
-    let reason = match *purpose {
+pub(super) fn unbound_server(port: &UnboundServer) -> Notice {
+    let UnboundServer { purpose, field, address, reason: error } = port;
+    let reason = match purpose.as_str() {
         HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
         _ => "FailedToStartMetricServer",
     };

@@ -52,7 +52,7 @@ fn other() -> String {
 fn why(error: io::Error) -> anyhow::Error {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EPERM | Errno::EACCES) => not_allowed(),
-        Some(Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => explain(&nft::Error::Open(error)),
+        Some(Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => explain(nft::Error::Open(error)),
         _ => anyhow::Error::from(error)
             .context("cannot check whether another shunt runs in this network namespace"),
     }

@@ -5,7 +5,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 /// Returns an error that names the missing module or capability for the usual causes.
-pub(crate) fn explain(error: &nft::Error) -> anyhow::Error {
+pub(crate) fn explain(error: nft::Error) -> anyhow::Error {
     match error {
         nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
         nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(

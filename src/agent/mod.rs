@@ -47,19 +47,19 @@ use self::sources::{Objects, Parts, runtime};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
-use crate::serve::events::Recorder;
+use crate::serve::events::{Notice, Recorder};
 use crate::serve::history::History;
 use crate::serve::http::{
     Connections, HEALTH_PURPOSE, Health, OnPort, ServiceHealths, serve_health, serve_metrics,
     serve_service_health,
 };
-use crate::serve::loopback::{self, Proxy};
+use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Question, Refresh};
+use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
-use crate::serve::unbound_ports::UnboundPorts;
+use crate::serve::unbound_ports::{self, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -70,10 +70,11 @@ pub(crate) use failure::Failure;
 /// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
 const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
 
-/// Runs the agent in the network namespace of this thread, or with `--once` programs the objects once.
+/// Runs the agent in the network namespace of this thread, or programs the objects once.
 /// `dialer` connects from the namespace in which the process was started.
 pub(crate) fn run(
     arguments: &Run,
+    is_once: bool,
     settings: Effective,
     dialer: Option<&Dialer>,
 ) -> Result<(), Failure> {
@@ -81,17 +82,17 @@ pub(crate) fn run(
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
-    let presence = match arguments.once {
+    let presence = match is_once {
         true => exclusive::try_hold()?,
         false => exclusive::hold()?,
     };
-    let ownership = match (arguments.own_tables, arguments.once) {
+    let ownership = match (arguments.own_tables, is_once) {
         (false, _) => Ownership::Share,
         (true, true) => Ownership::Leave,
         (true, false) => Ownership::Own,
     };
     let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
-        .map_err(|error| explain(&error))?;
+        .map_err(explain)?;
     match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
         Ok(0) => {}
         Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
@@ -103,10 +104,10 @@ pub(crate) fn run(
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
-        let known = dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?;
+        let known = dataplane.recall(&settings.node_name).map_err(explain)?;
         dataplane.apply_all(known);
     }
-    if arguments.once {
+    if is_once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
@@ -224,7 +225,11 @@ fn keep_running(
     };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(reports.events.clone()));
+    let loopback = Proxy::new(
+        &families,
+        metrics.clone(),
+        on_unbound(reports.events.clone(), "spec.ports.nodePort", events::unbound_loopback),
+    );
     let loopback_report = loopback.reporter();
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
@@ -317,10 +322,7 @@ fn keep_running(
             unbound,
             connections.clone(),
             metrics.clone(),
-            move |service, address, error| {
-                report_unbound(service, address, error);
-                reports.events.record(events::unbound(service, address, error));
-            },
+            on_unbound(reports.events, "spec.healthCheckNodePort", events::unbound),
         ));
         let health_server = serve_health(
             config_seen.clone(),
@@ -341,8 +343,8 @@ fn keep_running(
                 }
                 _ = hang_up.recv() => Occasion::Asked,
                 () = file.changed() => Occasion::Noticed,
-                Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
-                Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
+                Err(unbound) = &mut health_server => return Err(unbound.into()),
+                Err(unbound) = &mut metrics_server => return Err(unbound.into()),
                 result = &mut addresses => {
                     result.context("cannot follow the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
@@ -374,26 +376,24 @@ fn answers(
     status: impl Fn() -> Status,
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
-        let snapshot = known.snapshot();
-        let (selection, whole_history, revision) = match question {
+        let (snapshot, mut status) = (known.snapshot(), status());
+        let answer = |selection, whole_history, status| {
+            serde_json::to_vec(&Answer {
+                excerpt: Excerpt::of(&snapshot, &history, selection, whole_history),
+                options: snapshot.options(),
+                status,
+            })
+        };
+        match question {
             Question::Status => {
-                let mut status = status();
                 if let Some(node_context) = &snapshot.node_context {
                     status.rules.unserved.name(&snapshot.store, node_context);
                 }
-                return serde_json::to_vec(&status);
+                serde_json::to_vec(&status)
             }
-            Question::Objects(selection) => (selection, false, None),
-            Question::History(selection) => (selection, true, None),
-            Question::Refresh(selection, revision) => (selection, false, Some(*revision)),
-        };
-        let differs = revision != Some(snapshot.revision);
-        // In JSON, objects are a refresh that has all of them.
-        serde_json::to_vec(&Refresh {
-            excerpt: differs.then(|| Excerpt::of(&snapshot, &history, selection, whole_history)),
-            options: snapshot.options(),
-            status: status(),
-        })
+            Question::Objects(selection) => answer(selection, false, status),
+            Question::History(selection) => answer(selection, true, status),
+        }
     }
 }
 
@@ -402,8 +402,8 @@ fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure>
     match arguments.service_metrics {
         ServiceMetrics::Off => Ok(None),
         ServiceMetrics::Counters => {
-            let mut counters = ServiceCounters::open(arguments.service_metrics_limit)
-                .map_err(|error| explain(&error))?;
+            let mut counters =
+                ServiceCounters::open(arguments.service_metrics_limit).map_err(explain)?;
             Ok(Some(Box::new(move || counters.read())))
         }
     }
@@ -412,15 +412,18 @@ fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure>
 /// Returns the handler for failures of the ports for probes and metrics. The server itself logs
 /// them.
 fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
-    Arc::new(move |report| {
-        let server = match report.purpose {
+    Arc::new(move |port, is_unbound| {
+        let server = match port.purpose.as_str() {
             HEALTH_PURPOSE => "health",
             _ => "metrics",
         };
-        metrics.unbound_ports(server, usize::from(report.error.is_some()));
-        known.port(&report);
-        if let Some(error) = report.error {
-            events.record(events::unbound_server(&report, error));
+        metrics.unbound_ports(server, usize::from(is_unbound));
+        known.note(|status| {
+            status.unbound_ports.retain(|other| other.purpose != port.purpose);
+            status.unbound_ports.extend(is_unbound.then(|| port.clone()));
+        });
+        if is_unbound {
+            events.record(events::unbound_server(port));
         }
     })
 }
@@ -447,31 +450,25 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
     Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
 }
 
-/// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
-fn report_loopback(events: Recorder) -> loopback::Report {
+/// Returns the handler for ports of Services that the agent cannot bind: a log line, and an Event.
+fn on_unbound(
+    events: Recorder,
+    field: &'static str,
+    event: fn(&ObjectName, SocketAddr, &io::Error) -> Notice,
+) -> unbound_ports::Report {
     Arc::new(move |service, address, error| {
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
             }
-            io::ErrorKind::AddrNotAvailable => "add the address to the interface lo",
+            io::ErrorKind::AddrNotAvailable => "add the address to an interface",
             _ => "free the port or give the Service another one",
         };
+        let notice = event(service, address, error);
         tracing::error!(
-            object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
-            value = %address,
-            "cannot listen for the node port on loopback: {error}; {remedy}; the agent retries"
+            object = %format_args!("Service {service}"), field, value = %address,
+            "{}; {remedy}; the agent retries", notice.note
         );
-        events.record(events::unbound_loopback(service, address, error));
+        events.record(notice);
     })
-}
-
-/// Logs that the health check of a Service has no port.
-fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
-    tracing::error!(
-        object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
-        value = %address,
-        "cannot listen for health checks: {error}; load balancers will not send traffic to this \
-         node; free the port or give the Service another one; the agent retries"
-    );
 }

@@ -17,7 +17,7 @@ use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
 use crate::serve::loopback::Proxy;
-use crate::serve::status::{NodePorts, WithoutNode};
+use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
 use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
@@ -73,7 +73,7 @@ impl Observer {
                 let before = self.reports.known.snapshot();
                 // First, so that the status of an agent that is ready includes this sync.
                 if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
-                    self.notice("programs again what changes");
+                    self.reports.history.notice(None, "programs again what changes".to_owned());
                 }
                 self.reports.history.synced(&batches, has_lost_batches, &snapshot);
                 self.note_node(&snapshot);
@@ -98,9 +98,15 @@ impl Observer {
                     "nothing was programmed, the previous rules stay: {error}"
                 );
                 self.note_health(node_is_eligible, false);
-                if self.reports.known.failed(error) {
-                    self.notice(format!("nothing was programmed: {error}"));
-                }
+                let reason = error.to_string();
+                let text = format!("nothing was programmed: {reason}");
+                let failure = SyncFailure { at: Time::now(), reason };
+                self.reports.known.note(|status| {
+                    let before = status.rules.failure.replace(failure.clone());
+                    if before.is_none_or(|before| before.reason != failure.reason) {
+                        self.reports.history.notice(None, text);
+                    }
+                });
                 self.reports.metrics.committed(&stats);
                 self.reports.metrics.sync_failed(&stats);
             }
@@ -122,7 +128,11 @@ impl Observer {
                     repaired, %writers,
                     "another process modified shunt's tables, and the agent repaired them"
                 );
-                self.reports.known.repaired(&writers);
+                let repair = Repair { at: Time::now(), writers: writers.clone() };
+                self.reports.known.note(|status| {
+                    status.rules.drift_repairs += 1;
+                    status.rules.last_drift_repair = Some(repair);
+                });
                 self.reports.events.record(events::repaired(repaired, &writers));
             }
             Event::Quarantined(quarantined, others) => {
@@ -144,10 +154,6 @@ impl Observer {
                 self.reports.events.record(events::oversized(service));
             }
         }
-    }
-
-    fn notice(&self, text: impl Into<String>) {
-        self.reports.history.notice(None, text.into());
     }
 
     fn note_loopback(&mut self, changes: LoopbackChanges) {
@@ -195,7 +201,10 @@ impl Observer {
         if without == self.without_node {
             return;
         }
-        self.reports.known.without_node(how);
+        self.reports.known.note(|status| {
+            status.missing_node = how.is_some_and(|(is_missing, _)| is_missing);
+            status.without_node = how.map(|(_, how)| how);
+        });
         match how {
             Some((is_missing, how)) => {
                 let what = how.describe(&node, is_missing);

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::observe::PendingSysctls;
-use super::settings::{Effective, load};
+use super::settings::{Effective, load, logged};
 use super::sources::Objects;
 use super::{Reports, logging, process};
 use crate::config::{Config, Configuration, FIELDS};
@@ -77,9 +77,8 @@ impl Reload {
         let found = load(&self.arguments.settings, &self.arguments.logging, Some(content));
         let new = match found {
             Ok(found) => found,
-            Err(unusable) => {
-                unusable.log();
-                self.refuse(&unusable);
+            Err(problems) => {
+                self.refuse(&logged(&problems));
                 return false;
             }
         };
@@ -94,8 +93,7 @@ impl Reload {
 
     /// Follows the sysctls of connection tracking, which any program may change.
     pub(super) fn follow_sysctls(&mut self) {
-        let new = sysctl::tcp_timeouts(&self.current.config.conntrack, sysctl::tcp_timeout);
-        if std::mem::replace(&mut self.current.tcp_timeouts, new) != new {
+        if self.current.read_timeouts() {
             tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
             self.configure(&self.objects);
         }
@@ -106,7 +104,7 @@ impl Reload {
         (mut new, problems): (Effective, Vec<Diagnostic>),
         objects: Objects,
     ) -> bool {
-        new.tcp_timeouts = sysctl::tcp_timeouts(&new.config.conntrack, sysctl::tcp_timeout);
+        new.read_timeouts();
         let old = std::mem::replace(&mut self.current, new);
         let new = &self.current;
         logging::start(new.config.log_format, new.config.verbosity);
@@ -122,7 +120,7 @@ impl Reload {
             self.reports.history.notice(None, text);
         }
         self.reports.metrics.config_reloaded(true);
-        self.reports.known.reconfigured(None);
+        self.reports.known.note(|status| status.refused_configuration = None);
         let other_source = objects != self.objects || old.node_name != new.node_name;
         self.objects = objects;
         other_source
@@ -132,9 +130,10 @@ impl Reload {
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
         tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
         self.reports.metrics.config_reloaded(false);
-        self.reports.known.reconfigured(Some(error.to_string()));
         let text = format!("the changed configuration is rejected: {error}");
         self.reports.history.notice(None, text);
+        let refused = Some(error.to_string());
+        self.reports.known.note(|status| status.refused_configuration = refused);
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {

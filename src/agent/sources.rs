@@ -61,12 +61,7 @@ impl Objects {
         if !arguments.manifests.is_empty() {
             return Ok(Objects::Manifests(arguments.manifests.clone()));
         }
-        let access = Access {
-            kubeconfig: config.kubeconfig.clone(),
-            master: config.master.clone(),
-            dialer: dialer.cloned(),
-            content_type: config.content_type,
-        };
+        let access = access(config, dialer.cloned());
         // Its problems fail the command before anything is started.
         access.check()?;
         Ok(Objects::Api(access))
@@ -88,7 +83,7 @@ impl Objects {
 
     /// Returns the options of the plan for these objects.
     pub(super) fn options(&self, settings: &Effective) -> Options {
-        Options { requires_node: !self.may_lack_a_node(), ..settings.options() }
+        Options { requires_node: !self.may_lack_a_node(), ..settings.config.options.clone() }
     }
 
     /// Reads all objects once.
@@ -183,6 +178,16 @@ impl Objects {
                 }))
             }
         }
+    }
+}
+
+/// Returns the access to the API server of a configuration.
+pub(crate) fn access(config: &Config, dialer: Option<Dialer>) -> Access {
+    Access {
+        kubeconfig: config.kubeconfig.clone(),
+        master: config.master.clone(),
+        dialer,
+        content_type: config.content_type,
     }
 }
 

@@ -50,7 +50,7 @@ impl Watch {
             Err(error) => return tracing::debug!(%error, "cannot check for rules of kube-proxy"),
         };
         reports.metrics.kube_proxy_found(&found.counts());
-        reports.known.found_kube_proxy(&found);
+        reports.known.note(|status| status.kube_proxy.clone_from(&found));
         let had_rules = self.last.has_rules();
         let came_back = self.were_removed && found.has_rules() && !had_rules;
         self.were_removed |= had_rules && !found.has_rules();

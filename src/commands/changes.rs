@@ -5,10 +5,10 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
-use shunt_core::model::ObjectName;
+use shunt_core::model::{Family, ObjectName};
 use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 
-use crate::serve::escape;
+use crate::serve::{escape, status};
 use crate::taken_ports::{NodePorts, Report, TakenPort};
 
 /// What changes on this node.
@@ -18,7 +18,7 @@ pub(super) struct Changes {
     /// The frontends that change.
     frontends: Vec<Changed>,
     /// New conflicts.
-    conflicts: Vec<Lost>,
+    conflicts: Vec<status::Conflict>,
     /// New node ports on which processes listen.
     taken_node_ports: Report,
     /// The number of elements in the tables, now and then.
@@ -53,16 +53,6 @@ enum Change {
     Gone,
 }
 
-/// A frontend that a Service claims and does not get.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Lost {
-    frontend: String,
-    winner: String,
-    loser: String,
-    reason: String,
-}
-
 impl Changes {
     /// Compares two plans. `examples` are ClusterIPs that no API server has allocated.
     pub(super) fn new(now: &Desired, then: &Desired, examples: &[IpAddr]) -> Changes {
@@ -84,24 +74,23 @@ impl Changes {
         };
         Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
-            conflicts: conflicts.map(Lost::of).collect(),
+            conflicts: conflicts.map(Into::into).collect(),
             taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
         }
     }
 
-    /// Returns the node ports that are new.
-    pub(super) fn new_node_ports(now: &Desired, then: &Desired) -> NodePorts {
+    /// Notes the processes that listen on new node ports of this node.
+    pub(super) fn look_for_taken(&mut self, now: &Desired, then: &Desired) {
+        let Some(context) = then.node_context() else { return };
+        let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
+        let addresses = addresses.into_iter().flatten().flatten().collect();
         let is_new = |key: &FrontendKey| {
             matches!(key, FrontendKey::NodePort(..)) && now.frontend(*key).is_none()
         };
         let keys = then.frontends().into_keys().filter(is_new);
-        NodePorts(keys.filter_map(|key| Some((key, then.service_of(key)?.clone()))).collect())
-    }
-
-    /// Notes the processes that listen on these node ports now.
-    pub(super) fn look_for_taken(&mut self, ports: &NodePorts, addresses: &BTreeSet<IpAddr>) {
-        self.taken_node_ports = Report::of_now(ports, addresses);
+        let ports = keys.filter_map(|key| Some((key, then.service_of(key)?.clone())));
+        self.taken_node_ports = Report::of_now(&NodePorts(ports.collect()), &addresses);
     }
 
     /// Returns true if new connections fail that succeed now.
@@ -165,18 +154,6 @@ fn endpoints(frontend: Option<&Frontend>) -> BTreeSet<SocketAddr> {
     pool.map(|backend| SocketAddr::new(backend.address, backend.port)).collect()
 }
 
-impl Lost {
-    fn of(conflict: &Conflict) -> Lost {
-        let Conflict { frontend, winner, loser, reason } = conflict;
-        Lost {
-            frontend: frontend.to_string(),
-            winner: winner.to_string(),
-            loser: loser.to_string(),
-            reason: reason.to_string(),
-        }
-    }
-}
-
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Changes { frontends, conflicts, taken_node_ports, elements: [now, then] } = self;
@@ -193,7 +170,7 @@ impl fmt::Display for Changes {
         for changed in frontends {
             writeln!(f, "\n{changed}")?;
         }
-        for Lost { frontend, winner, loser, reason } in conflicts {
+        for status::Conflict { frontend, winner, loser, reason } in conflicts {
             writeln!(
                 f,
                 "\nconflict: {loser} does not get {frontend}, which {winner} has: {reason}"

@@ -4,7 +4,7 @@ use anyhow::Context;
 use nfnetlink::nft::Socket;
 
 use super::args::Cleanup;
-use crate::agent::{Failure, logging, netns};
+use crate::agent::{Failure, kernel_errors, logging, netns};
 use crate::dataplane::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{Scope, remove};
@@ -19,7 +19,7 @@ pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
 pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
-        .map_err(|error| crate::agent::kernel_errors::explain(&error))
+        .map_err(kernel_errors::explain)
         .context("nothing was removed")?;
     let ipvs = if scope.kube_proxy {
         remove_ipvs().context("cannot remove all leftovers of kube-proxy's IPVS mode")?

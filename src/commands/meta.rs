@@ -5,46 +5,23 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
-use clap_complete::aot::{self, generate};
+use clap_complete::aot::generate;
 use clap_mangen::Man as Page;
 
-use super::args::{Arguments, Completion, Format, Man, Shell, ShowVersion};
-use super::print;
+use super::args::{Arguments, Completion, Man, ShowVersion};
 use super::version::Build;
+use super::{output, print};
 use crate::agent::Failure;
 
 /// Prints the version, the build and the kernel.
 pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {
-    let build = Build::default();
-    let kernel = nix::sys::utsname::uname().ok();
-    let kernel = kernel.as_ref().map(|name| name.release().to_string_lossy());
-    let text = match arguments.output {
-        Format::Text => {
-            let commit = build.commit.unwrap_or("unknown");
-            let Build { version, os, arch, profile, .. } = build;
-            let kernel = kernel.unwrap_or("unknown".into());
-            format!(
-                "shunt {version}\ncommit {commit}\nbuild  {profile}, {os} {arch}\nkernel {kernel}\n"
-            )
-        }
-        Format::Json => {
-            let mut json = build.json();
-            json["kernel"] = kernel.into();
-            super::json(&json)?
-        }
-    };
-    Ok(print(&text)?)
+    Ok(output(arguments.output, &Build::default())?)
 }
 
 /// Prints the completions of a shell.
 pub(super) fn completion(arguments: &Completion) -> Result<(), Failure> {
-    let shell = match arguments.shell {
-        Shell::Bash => aot::Shell::Bash,
-        Shell::Zsh => aot::Shell::Zsh,
-        Shell::Fish => aot::Shell::Fish,
-    };
     let mut script = Vec::new();
-    generate(shell, &mut visible(&Arguments::command()), NAME, &mut script);
+    generate(arguments.shell, &mut visible(&Arguments::command()), NAME, &mut script);
     Ok(print(&String::from_utf8_lossy(&script))?)
 }
 

@@ -79,10 +79,16 @@ pub fn main() -> ExitCode {
 
 /// Prints a result in this format.
 fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
-    print(&match format {
-        Format::Text => wrap::for_terminal(result.to_string()),
-        Format::Json => json(result)?,
-    })
+    let text = written(format, result)?;
+    print(&if format == Format::Text { wrap::for_terminal(text) } else { text })
+}
+
+/// Writes a result in this format.
+fn written(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<String> {
+    match format {
+        Format::Text => Ok(result.to_string()),
+        Format::Json => json(result),
+    }
 }
 
 /// Writes a result as JSON.

@@ -2,16 +2,16 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use shunt_core::model::{Change, Dirty, ObjectName, Store};
-use shunt_core::plan::{Desired, FrontendKey, FrontendKind};
+use shunt_core::model::{Change, ObjectName};
+use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::args::Moment;
+use super::args::{Moment, ObjectArguments};
 use super::history::History;
 use super::with;
 use crate::agent::Failure;
-use crate::agent::args::{Logging, Settings};
 use crate::agent::logging;
 use crate::agent::settings::{Effective, effective};
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
@@ -19,73 +19,61 @@ use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests::{self, Locations};
 
-/// Where the objects of a command come from.
-pub(super) struct From<'a> {
-    /// The paths of `--manifests`; empty for the running agent.
-    pub(super) manifests: &'a [PathBuf],
-    /// The files of `--with`: their objects as if they were applied.
-    pub(super) with: &'a [PathBuf],
-    /// The time of `--at`: the objects of then.
-    pub(super) at: Option<Moment>,
-    /// The configuration beside manifests. The agent has its own.
-    pub(super) settings: &'a Settings,
-    pub(super) logging: &'a Logging,
-    /// Manifests are those of any node, which need not be this machine.
-    pub(super) is_offline: bool,
-}
+/// The number of looks until two of them agree, and the pause between them.
+const ATTEMPTS: usize = 10;
+const PAUSE: Duration = Duration::from_millis(100);
 
-impl From<'_> {
-    /// Starts the log, and returns a function that reads the objects.
-    pub(super) fn start(&self) -> Result<Reader, Failure> {
-        if let Some(at) = self.at {
-            logging::start_with(self.logging);
-            let mut objects = with_history(self.manifests)?;
+/// A reader of objects: those that were read already, or the running agent's.
+pub(super) struct Reader(Option<Box<Objects>>);
+
+impl ObjectArguments {
+    /// Starts the log, and returns a reader of the objects. `is_offline` adds those of `--with`, and
+    /// takes manifests for those of any node, which need not be this machine.
+    pub(super) fn start(&self, is_offline: bool) -> Result<Reader, Failure> {
+        if let Some(at) = self.at.filter(|_| is_offline) {
+            let mut objects = self.with_history()?;
             rewind(&mut objects, at)?;
-            return Ok(Reader::Manifests(Box::new(objects)));
+            return Ok(Reader(Some(Box::new(objects))));
         }
-        if self.manifests.is_empty() {
-            logging::start_with(self.logging);
-            if self.with.is_empty() {
-                return Ok(Reader::Agent);
+        let has_files = is_offline && !self.with.is_empty();
+        let mut objects = if self.manifests.is_empty() {
+            logging::start_with(&self.logging);
+            if !has_files {
+                return Ok(Reader(None));
             }
-            let mut objects = Reader::Agent.read(&Selection::All)?;
-            with::apply(self.with, &mut objects)?;
-            return Ok(Reader::Manifests(Box::new(objects)));
-        }
-        let settings = effective(self.settings, self.logging)?;
-        let locations = Locations::default();
-        let mut changes = read_manifests(self.manifests, &settings.node_name, &locations)?;
-        changes.extend(match self.is_offline {
-            true => Some(addresses_of_node(&changes)),
-            // Without permission to list them, node ports have no address.
-            false => interface_addresses().ok(),
-        });
-        let mut objects = Objects {
-            options: settings.options(),
-            status: Status { node: settings.node_name, ..Status::default() },
-            excerpt: Excerpt { changes, ..Excerpt::default() },
+            Reader(None).read(&Selection::All)?
+        } else {
+            let settings = effective(&self.settings, &self.logging)?;
+            let mut objects = of_manifests(&self.manifests, &settings, &Locations::default())?;
+            let changes = &mut objects.excerpt.changes;
+            changes.extend(match is_offline {
+                true => Some(addresses_of_node(changes)),
+                // Without permission to list them, node ports have no address.
+                false => interface_addresses().ok(),
+            });
+            objects
         };
-        if !self.with.is_empty() {
-            with::apply(self.with, &mut objects)?;
+        if has_files {
+            with::apply(&self.with, &mut objects)?;
         }
-        Ok(Reader::Manifests(Box::new(objects)))
+        Ok(Reader(Some(Box::new(objects))))
     }
-}
 
-/// Returns the objects of the agent with their history, or those that `shunt history -o json` wrote.
-pub(super) fn with_history(files: &[PathBuf]) -> anyhow::Result<Objects> {
-    match files {
-        [] => Ok(ask_history(Selection::All)?),
-        [file] => {
-            let json =
-                std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let history: History = serde_json::from_slice(&json).with_context(|| {
-                let file = file.display();
-                format!("{file} is not what `shunt history -o json` of this version writes")
-            })?;
-            Ok(history.objects)
-        }
-        _ => Err(anyhow!("--at reads one file of `shunt history -o json`; give --manifests once")),
+    /// Returns the objects of the agent with their history, or those that `shunt history -o json`
+    /// wrote.
+    pub(super) fn with_history(&self) -> anyhow::Result<Objects> {
+        logging::start_with(&self.logging);
+        let file = match &self.manifests[..] {
+            [] => return Ok(ask_history(Selection::All)?),
+            [file] => file,
+            _ => anyhow::bail!("--at reads one file of `shunt history -o json`"),
+        };
+        let name = file.display();
+        let json = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
+        let history: History = serde_json::from_slice(&json).with_context(|| {
+            format!("{name} is not what `shunt history -o json` of this version writes")
+        })?;
+        Ok(history.objects)
     }
 }
 
@@ -126,19 +114,19 @@ pub(super) fn read_manifests(
     })
 }
 
-/// Plans the Services in manifests for any node.
-pub(super) fn planned(
-    manifests: &[PathBuf],
+/// Returns the objects in manifests, to be planned for any node.
+pub(super) fn of_manifests(
+    paths: &[PathBuf],
     settings: &Effective,
     locations: &Locations,
-) -> Result<(Store, Desired), Failure> {
-    let (mut store, mut dirty) = (Store::new(), Dirty::default());
-    for change in read_manifests(manifests, &settings.node_name, locations)? {
-        store.apply(change, &mut dirty);
-    }
-    let mut desired = Desired::new(settings.options(), &settings.node_name);
-    desired.update(&store, &dirty);
-    Ok((store, desired))
+) -> Result<Objects, Failure> {
+    let node = settings.node_name.clone();
+    let changes = read_manifests(paths, &node, locations)?;
+    Ok(Objects {
+        options: settings.config.options.clone(),
+        status: Status { node, ..Status::default() },
+        excerpt: Excerpt { changes, ..Excerpt::default() },
+    })
 }
 
 fn addresses_of_node(changes: &[Change]) -> Change {
@@ -167,30 +155,43 @@ pub(super) fn kind_word(kind: FrontendKind) -> &'static str {
     }
 }
 
-/// A reader of objects.
-pub(super) enum Reader {
-    /// The objects of the running agent.
-    Agent,
-    /// Objects that were read: those of manifests, or of the agent with those of files.
-    Manifests(Box<Objects>),
-}
-
 impl Reader {
     /// Returns true if an agent answers.
     pub(super) fn is_agent(&self) -> bool {
-        matches!(self, Reader::Agent)
+        self.0.is_none()
     }
 
     /// Reads the selected objects. Manifests yield all of theirs.
-    pub(super) fn read(&self, selection: &Selection) -> Result<Objects, Failure> {
-        match self {
-            Reader::Manifests(objects) => Ok((**objects).clone()),
-            Reader::Agent => ask_objects(selection.clone()).map_err(|error| match error {
-                NoAnswer::NoAgent => Failure::Other(anyhow::anyhow!(
-                    "{error}; give --manifests to read files without an agent"
-                )),
-                other => Failure::Other(other.into()),
-            }),
+    pub(super) fn read(&self, selection: &Selection) -> anyhow::Result<Objects> {
+        if let Some(objects) = &self.0 {
+            return Ok((**objects).clone());
+        }
+        ask_objects(selection.clone()).map_err(|error| match error {
+            NoAnswer::NoAgent => {
+                anyhow::anyhow!("{error}; give --manifests to read files without an agent")
+            }
+            other => other.into(),
+        })
+    }
+}
+
+/// Looks at the plan and at the kernel until they agree, or differ in the same way twice: the agent may
+/// commit between the readings of both, and a listing during the resize of a large set lacks elements.
+/// Returns the last look, and false if they keep changing.
+pub(super) fn settled<T, D: PartialEq, E>(
+    mut look: impl FnMut() -> Result<(T, Option<D>), E>,
+) -> Result<(T, bool), E> {
+    let (mut found, mut difference) = look()?;
+    for _ in 1..ATTEMPTS {
+        if difference.is_none() {
+            return Ok((found, true));
+        }
+        std::thread::sleep(PAUSE);
+        let before = difference;
+        (found, difference) = look()?;
+        if difference == before {
+            return Ok((found, true));
         }
     }
+    Ok((found, difference.is_none()))
 }

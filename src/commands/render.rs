@@ -3,7 +3,7 @@
 use shunt_core::plan::render as text;
 
 use super::args::Render;
-use super::objects::planned;
+use super::objects::of_manifests;
 use crate::agent::Failure;
 use crate::agent::observe::{report_conflict, report_oversized};
 use crate::agent::settings::effective;
@@ -13,7 +13,7 @@ use crate::source::manifests::Locations;
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     let settings = effective(&arguments.settings, &arguments.logging)?;
     let locations = Locations::default();
-    let (store, desired) = planned(&arguments.manifests, &settings, &locations)?;
+    let (store, desired) = of_manifests(&arguments.manifests, &settings, &locations)?.planned();
     for conflict in desired.conflicts() {
         report_conflict(&SpecConflict::new(conflict, &store), &locations);
     }

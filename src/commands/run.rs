@@ -1,41 +1,35 @@
 //! `shunt run`: the agent, or one of the tasks that kube-proxy does instead by a flag.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
 
+use super::args::RunOrTask;
 use super::cleanup;
 use super::version::Build;
 use crate::agent::args::{Run, Version};
-use crate::agent::ending::{self, Work};
+use crate::agent::ending;
 use crate::agent::settings::{Effective, effective};
 use crate::agent::{self, Failure, netns};
 use crate::config::Configuration;
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
-use crate::source::kubernetes::Dialer;
 
-pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    if let Some(done) = print_version(arguments) {
+pub(super) fn run(arguments: &RunOrTask) -> Result<(), Failure> {
+    let RunOrTask { once, run, .. } = arguments;
+    if let Some(done) = print_version(run) {
         return done;
     }
-    let is_agent = !(arguments.once
-        || arguments.cleanup
-        || arguments.init_only
-        || arguments.write_config_to.is_some());
-    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    let is_agent =
+        !(*once || arguments.cleanup || arguments.init_only || arguments.write_config_to.is_some());
+    ending::end_when_asked(is_agent)?;
     ending::end_when_a_thread_panics();
-    let mut settings = effective(&arguments.settings, &arguments.logging)?;
-    let dialer = match &arguments.netns {
-        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
-        None => None,
-    };
-    netns::enter(arguments.netns.as_deref())?;
-    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
+    let mut settings = effective(&run.settings, &run.logging)?;
+    let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
+    settings.read_timeouts();
     match with_settings(arguments, &settings) {
         Some(done) => done,
-        None => agent::run(arguments, settings, dialer.as_ref()),
+        None => agent::run(run, *once, settings, dialer.as_ref()),
     }
 }
 
@@ -44,15 +38,17 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
         Version::Short => format!("shunt {}\n", Build::default().version),
-        Version::Raw => format!("{:#}\n", Build::default().json()),
+        Version::Raw => match super::json(&Build::default()) {
+            Ok(text) => text,
+            Err(error) => return Some(Err(error.into())),
+        },
     };
-    let written = std::io::stdout().write_all(text.as_bytes());
-    Some(written.context("cannot print the version").map_err(Failure::from))
+    Some(super::print(&text).map_err(Failure::from))
 }
 
 /// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
 /// the network namespace already.
-fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
+fn with_settings(arguments: &RunOrTask, settings: &Effective) -> Option<Result<(), Failure>> {
     if let Some(path) = &arguments.write_config_to {
         return Some(write_configuration(path, &settings.full));
     }
@@ -64,7 +60,7 @@ fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Fai
         if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
             tracing::debug!(%error, "cannot load connection tracking");
         }
-        sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
+        sysctl::apply(&settings.config.conntrack, &arguments.run.net_sysctls);
         tracing::info!("set the sysctls (--init-only)");
         Ok(())
     })

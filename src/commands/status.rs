@@ -2,7 +2,8 @@
 
 use anyhow::anyhow;
 
-use super::args::Status as Arguments;
+use super::args::{Format, Status as Arguments};
+use super::wrap;
 use crate::agent::{Failure, logging, netns};
 use crate::serve::query::ask_status;
 use crate::serve::status::Status;
@@ -16,7 +17,12 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
         return startup_probe(&status, is_own);
     }
     status.judge();
-    super::output(arguments.output, &status.text(is_verbose(arguments)))?;
+    match arguments.output {
+        Format::Text if is_verbose(arguments) => {
+            super::print(&wrap::for_terminal(format!("{status:#}")))?;
+        }
+        format => super::output(format, &status)?,
+    }
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Result(super::PROBLEMS)) }
 }
 

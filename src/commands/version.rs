@@ -1,7 +1,11 @@
 //! The version of the program and of its build.
 
-/// The build of this program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+/// The build of this program, and the kernel it runs on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Build {
     /// The version of the program.
     pub version: &'static str,
@@ -13,28 +17,30 @@ pub struct Build {
     pub arch: &'static str,
     /// `debug` or `release`.
     pub profile: &'static str,
+    /// The release of the kernel.
+    pub kernel: Option<String>,
 }
 
 impl Default for Build {
     /// Returns the build of this program.
     fn default() -> Build {
+        let kernel = nix::sys::utsname::uname().ok();
         Build {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("SHUNT_COMMIT").filter(|commit| !commit.is_empty()),
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
             profile: if cfg!(debug_assertions) { "debug" } else { "release" },
+            kernel: kernel.map(|name| name.release().to_string_lossy().into_owned()),
         }
     }
 }
 
-impl Build {
-    /// Returns the build as JSON.
-    #[must_use]
-    pub fn json(self) -> serde_json::Value {
-        let Build { version, commit, os, arch, profile } = self;
-        serde_json::json!({
-            "version": version, "commit": commit, "os": os, "arch": arch, "profile": profile,
-        })
+impl Display for Build {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Build { version, commit, os, arch, profile, kernel } = self;
+        let commit = commit.unwrap_or("unknown");
+        writeln!(f, "shunt {version}\ncommit {commit}\nbuild  {profile}, {os} {arch}")?;
+        writeln!(f, "kernel {}", kernel.as_deref().unwrap_or("unknown"))
     }
 }

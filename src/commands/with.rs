@@ -31,28 +31,19 @@ pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
         let mut documents = Vec::new();
         for document in spanned_yaml::documents(&bytes).map_err(|it| anyhow!("{}", it.reason))? {
             let mut document = document.map_err(|it| anyhow!("{}", it.reason))?.value();
-            match document.get_mut("items").and_then(Value::as_array_mut) {
-                Some(items) => items.iter_mut().for_each(|item| server.complete(item)),
-                None => server.complete(&mut document),
+            match document.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => documents.extend(items),
+                _ => documents.push(document),
             }
-            documents.push(document);
         }
-        let completed = json!({"apiVersion": "v1", "kind": "List", "items": flattened(documents)});
+        documents.iter_mut().for_each(|document| server.complete(document));
+        let completed = json!({"apiVersion": "v1", "kind": "List", "items": documents});
         let completed = parse(&file, completed.to_string().as_bytes(), &mut context);
         let completed = completed.map_err(|problem| anyhow!("{problem}"))?;
         let changes = completed.objects.into_iter().filter_map(|object| object.change);
         objects.excerpt.changes.extend(changes);
     }
     Ok(server.allocated)
-}
-
-/// Replaces lists by their items.
-fn flattened(documents: Vec<Value>) -> Vec<Value> {
-    let items = documents.into_iter().map(|mut document| match document.get_mut("items") {
-        Some(Value::Array(items)) => std::mem::take(items),
-        _ => vec![document],
-    });
-    items.flatten().collect()
 }
 
 /// What an API server adds to a Service that is applied.

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use shunt_core::model::{Balancing, Family};
+use shunt_core::plan::Options;
 
 use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
-use super::{Config, Configuration, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
+use super::{
+    Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
+};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, parse_ip_sloppy, parse_net};
 
@@ -37,23 +40,27 @@ pub(super) fn effective(
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
     let detect_local = detect_local(written, full, &mut check);
     let addresses = node_port_addresses(written, full, &mut check);
-    Config {
+    let options = Options {
         ignore_external_ips: full.is(&format!("featureGates.{EXTERNAL_IPS}"), false),
-        hostname_override: hostname(full, &mut check),
-        kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
-        content_type: content_type(full, &mut check),
-        master: None,
-        bind_address: bind_address.filter(|address| !address.is_unspecified()),
-        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
-        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
-        bind_address_hard_fail: full.is("bindAddressHardFail", true),
+        node_address: bind_address.filter(|address| !address.is_unspecified()),
         detect_local,
         loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
         node_port_addresses: addresses,
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.is("nftables.masqueradeAll", true),
         reset_gone_endpoints: full.is("shunt.resetGoneEndpoints", true),
-        load_balancing: load_balancing(written, full, &mut check),
+        balancing: load_balancing(written, full, &mut check),
+        ..Options::default()
+    };
+    Config {
+        options,
+        hostname_override: hostname(full, &mut check),
+        kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
+        content_type: content_type(full, &mut check),
+        master: None,
+        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
+        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
+        bind_address_hard_fail: full.is("bindAddressHardFail", true),
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),
@@ -103,7 +110,11 @@ impl Check<'_> {
     pub(super) fn period(&mut self, configuration: &Configuration, field: &str) -> Duration {
         let period = configuration.duration(field).unwrap_or_default();
         period.get().unwrap_or_else(|| {
-            self.error(field, period, "negative duration; write a positive one");
+            self.error(
+                field,
+                configuration.text(field).unwrap_or_default(),
+                "negative duration; write a positive one",
+            );
             Duration::ZERO
         })
     }
@@ -164,15 +175,16 @@ fn periods(
     const MIN: &str = "nftables.minSyncPeriod";
     check.period(written, SYNC);
     check.period(written, MIN);
-    let time = |field| full.duration(field).unwrap_or_default();
-    let (sync, min) = (time(SYNC).get().unwrap_or_default(), time(MIN).get().unwrap_or_default());
+    let time = |field| full.duration(field).and_then(GoDuration::get).unwrap_or_default();
+    let (sync, min) = (time(SYNC), time(MIN));
     if min > sync {
         let section = |own| match written.is_unset(own) {
             true => Mode::of(written).section(),
             false => "nftables",
         };
         let reason = format!("longer than {}.syncPeriod; write a shorter time", section(SYNC));
-        check.error(&format!("{}.minSyncPeriod", section(MIN)), time(MIN), reason);
+        let written = full.text(MIN).unwrap_or_default();
+        check.error(&format!("{}.minSyncPeriod", section(MIN)), written, reason);
     }
     (sync, min)
 }

@@ -103,10 +103,8 @@ impl Kind {
             (Bytes, Value::String(text)) => Ok(text.clone()),
             (Bytes, Value::Number(number)) => Ok(number.to_string()),
             (Bytes, _) => Err("must be a number of bytes such as 512 or 4Mi".to_owned()),
-            (_, Value::String(text)) => GoDuration::parse(text).map(|it| it.to_string()),
-            (Frequency, Value::Number(number)) => {
-                Ok(GoDuration::from_nanos(number.as_i64().unwrap_or(i64::MAX)).to_string())
-            }
+            (_, Value::String(text)) => GoDuration::parse(text).map(|_| text.clone()),
+            (Frequency, Value::Number(number)) => Ok(format!("{number}ns")),
             // Kubernetes' own type takes only text, but some older files have a bare 0.
             (_, Value::Number(number)) if number.as_i64() == Some(0) => Ok("0s".to_owned()),
             (_, Value::Number(_)) => {
@@ -127,7 +125,7 @@ impl Kind {
             Number(_) => text.parse::<i32>().map_err(|_| number)?.into(),
             Level => text.parse::<u32>().map_err(|_| number)?.into(),
             Rate => text.parse::<f32>().map_err(|_| number)?.into(),
-            Duration(_) | Frequency => GoDuration::parse(text)?.to_string().into(),
+            Duration(_) | Frequency => GoDuration::parse(text).map(|_| text.into())?,
             List => items.collect(),
             Gates => {
                 let gate = |gate: &str| -> Result<(String, Value), String> {
@@ -352,7 +350,9 @@ pub(super) fn is_zero(value: &Value) -> bool {
         Value::Null => true,
         Value::Bool(value) => !value,
         Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => matches!(&**text, "" | "0" | "0s"),
+        Value::String(text) => {
+            text.is_empty() || GoDuration::parse(text).is_ok_and(GoDuration::is_zero)
+        }
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
     }

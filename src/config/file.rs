@@ -11,9 +11,6 @@ use crate::source::spanned_yaml::{
     self, Diagnostic, Document, FieldPath, Segment, Severity, describe,
 };
 
-/// The maximum number of type errors in a field.
-const MAX_TYPE_ERRORS: usize = 20;
-
 /// Parses the file as far as possible. Unknown fields are warnings, as with kube-proxy. Returns
 /// `None` if the file is no configuration at all.
 pub(super) fn read<'a>(
@@ -119,30 +116,21 @@ fn decode_field(
         let reason = format!("has no effect: {why}");
         problems.push(problem(Severity::Note, FieldPath::dotted(field.path), value, reason));
     }
-    let mut value = value.clone();
-    for _ in 0..MAX_TYPE_ERRORS {
-        let mut unknown = Vec::new();
-        match field.kind.value(&value, &mut |inside| unknown.push(inside)) {
-            Ok(typed) => {
-                for inside in unknown {
-                    let found = remove(&mut value, &inside).unwrap_or_default();
-                    problems.push(unknown_field(path(&inside), &found));
-                }
-                // An empty address in a file means the default; only a flag turns the server off by it.
-                if typed != "" {
-                    written.put(field.path, typed);
-                }
-                return;
+    let mut unknown = Vec::new();
+    match field.kind.value(value, &mut |inside| unknown.push(inside)) {
+        Ok(typed) => {
+            for inside in unknown {
+                let found = at(value, &inside);
+                problems.push(unknown_field(path(&inside), found));
             }
-            Err(error) => {
-                let removed = remove(&mut value, &error.field);
-                let wrong = removed.as_ref().unwrap_or(&value);
-                let path = path(&error.field);
-                problems.push(problem(Severity::Error, path, wrong, error.reason));
-                if removed.is_none() {
-                    return;
-                }
+            // An empty address in a file means the default; only a flag turns the server off by it.
+            if typed != "" {
+                written.put(field.path, typed);
             }
+        }
+        Err(error) => {
+            let wrong = at(value, &error.field);
+            problems.push(problem(Severity::Error, path(&error.field), wrong, error.reason));
         }
     }
 }
@@ -151,20 +139,12 @@ fn problem(severity: Severity, path: FieldPath, value: &Value, reason: String) -
     Diagnostic { value: Some(describe(value)), ..Diagnostic::new(severity, path, reason) }
 }
 
-/// Removes a field or an element of a list.
-fn remove(document: &mut Value, field: &FieldPath) -> Option<Value> {
-    let (last, parents) = field.segments().split_last()?;
-    let parent = parents.iter().try_fold(document, |value, segment| match segment {
-        Segment::Field(name) => value.get_mut(&**name),
-        Segment::Index(index) => value.get_mut(index),
-    })?;
-    match (last, parent) {
-        (Segment::Field(name), Value::Object(fields)) => fields.remove(&**name),
-        (Segment::Index(index), Value::Array(items)) if *index < items.len() => {
-            Some(items.remove(*index))
-        }
-        _ => None,
-    }
+/// Returns the value of a field or an element of a list, as far as there is one.
+fn at<'a>(value: &'a Value, field: &FieldPath) -> &'a Value {
+    field.segments().iter().fold(value, |value, segment| match segment {
+        Segment::Field(name) => &value[&**name],
+        Segment::Index(index) => &value[*index],
+    })
 }
 
 fn unknown_field(path: FieldPath, value: &Value) -> Diagnostic {

@@ -19,12 +19,12 @@ mod unused;
 mod tests;
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shunt_core::model::Balancing;
+use shunt_core::plan::Options;
 
 use crate::flows::sysctl;
 use crate::source::kubernetes::ContentType;
@@ -45,8 +45,8 @@ const KIND: &str = "KubeProxyConfiguration";
 /// The configuration in force: defaults filled in, all values valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `featureGates`: `AllowServiceExternalIPs: false`.
-    pub ignore_external_ips: bool,
+    /// What the plan depends on.
+    pub options: Options,
     /// `hostnameOverride`: the name of the Node, unless it is the host's name.
     pub hostname_override: Option<String>,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
@@ -55,29 +55,12 @@ pub struct Config {
     pub content_type: ContentType,
     /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
-    /// `bindAddress`: the node's primary address, which overrides that of the Node.
-    pub bind_address: Option<IpAddr>,
     /// `healthzBindAddress`; `None` means no health server.
     pub healthz_bind_address: Option<SocketAddr>,
     /// `metricsBindAddress`; `None` means no metrics server.
     pub metrics_bind_address: Option<SocketAddr>,
     /// `bindAddressHardFail`: the agent exits if it cannot bind the port for health or metrics.
     pub bind_address_hard_fail: bool,
-    /// `detectLocalMode`: how to detect traffic of local pods.
-    pub detect_local: DetectLocal,
-    /// `nodePortAddresses`: the local addresses of NodePorts.
-    pub node_port_addresses: NodePortAddresses,
-    /// The loopback addresses with NodePorts: by `nodePortAddresses`, and with mode iptables by
-    /// `iptables.localhostNodePorts`.
-    pub loopback_node_ports: LoopbackNodePorts,
-    /// `nftables.masqueradeBit`: the bit of the packet mark, 0 to 31.
-    pub masquerade_bit: u8,
-    /// `nftables.masqueradeAll`: masquerade all traffic to ClusterIPs.
-    pub masquerade_all: bool,
-    /// `shunt.resetGoneEndpoints`: reset established connections to endpoints that are gone.
-    pub reset_gone_endpoints: bool,
-    /// `shunt.loadBalancing`: the balancing of Services without an annotation.
-    pub load_balancing: Balancing,
     /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the minimum time between two commits.
@@ -102,19 +85,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// An invalid configuration, with all problems.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid configuration: {}", list(.0))]
-pub struct Invalid(
-    /// At least one of them is an error.
-    pub Vec<Diagnostic>,
-);
-
-fn list(problems: &[Diagnostic]) -> String {
-    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
-    errors.map(|error| format!("\n  {error}")).collect()
-}
-
 /// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
@@ -126,12 +96,12 @@ pub struct Loaded {
     pub problems: Vec<Diagnostic>,
 }
 
-/// Makes a configuration of a file (name and content) and flags. With a file, only flags with
-/// [`Flag::beside_file`] count, as with kube-proxy.
+/// Makes a configuration of a file (name and content) and flags. With a file, only some
+/// flags count, as with kube-proxy.
 ///
 /// # Errors
 /// All problems, if one of them is an error.
-pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Invalid> {
+pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<Diagnostic>> {
     let mut problems = Vec::new();
     let loaded = match file {
         Some((path, bytes)) => {
@@ -167,7 +137,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
             config.master = flags.last("master").filter(|url| !url.is_empty()).map(str::to_owned);
             Ok(Loaded { config, full, problems })
         }
-        _ => Err(Invalid(problems)),
+        _ => Err(problems),
     }
 }
 

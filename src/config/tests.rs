@@ -11,7 +11,7 @@ mod node_ports;
 pub(super) const HEAD: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-fn of_file(rest: &str) -> Result<Loaded, Invalid> {
+fn of_file(rest: &str) -> Result<Loaded, Vec<Diagnostic>> {
     let text = format!("{HEAD}{rest}");
     load(Some((Path::new("config.conf"), text.as_bytes())), &Flags::default())
 }
@@ -84,22 +84,29 @@ fn sysctls_that_are_not_mentioned_are_kube_proxys() {
 
 fn defaults() -> Config {
     Config {
-        ignore_external_ips: false,
+        options: Options {
+            ignore_external_ips: false,
+            node_address: None,
+            detect_local: DetectLocal::Off,
+            node_port_addresses: NodePortAddresses::Cidrs(nets(&[
+                "0.0.0.0/0",
+                "::/0",
+                "127.0.0.0/8",
+            ])),
+            loopback_node_ports: LoopbackNodePorts { v4: true, v6: false },
+            masquerade_bit: 14,
+            masquerade_all: false,
+            reset_gone_endpoints: false,
+            balancing: shunt_core::model::Balancing::Random,
+            ..Options::default()
+        },
         hostname_override: None,
         kubeconfig: None,
         content_type: ContentType::default(),
         master: None,
-        bind_address: None,
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
         metrics_bind_address: Some("127.0.0.1:10249".parse().unwrap()),
         bind_address_hard_fail: false,
-        detect_local: DetectLocal::Off,
-        node_port_addresses: NodePortAddresses::Cidrs(nets(&["0.0.0.0/0", "::/0", "127.0.0.0/8"])),
-        loopback_node_ports: LoopbackNodePorts { v4: true, v6: false },
-        masquerade_bit: 14,
-        masquerade_all: false,
-        reset_gone_endpoints: false,
-        load_balancing: Balancing::Random,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
         conntrack: sysctl::Settings::default(),
@@ -116,15 +123,24 @@ fn every_address() -> NodePortAddresses {
 /// With every address but loopback.
 fn without_loopback() -> Config {
     Config {
-        node_port_addresses: every_address(),
-        loopback_node_ports: LoopbackNodePorts::default(),
+        options: Options {
+            node_port_addresses: every_address(),
+            loopback_node_ports: LoopbackNodePorts::default(),
+            ..defaults().options
+        },
         ..defaults()
     }
 }
 
 /// With mode nftables.
 fn nftables_defaults() -> Config {
-    Config { node_port_addresses: NodePortAddresses::Primary, ..without_loopback() }
+    Config {
+        options: Options {
+            node_port_addresses: NodePortAddresses::Primary,
+            ..without_loopback().options
+        },
+        ..without_loopback()
+    }
 }
 
 #[test]
@@ -161,8 +177,11 @@ fn fields_are_honoured() {
         (
             "mode: nftables\nnftables: {masqueradeBit: 0, masqueradeAll: true, syncPeriod: 1m, minSyncPeriod: 5s}",
             Config {
-                masquerade_bit: 0,
-                masquerade_all: true,
+                options: Options {
+                    masquerade_bit: 0,
+                    masquerade_all: true,
+                    ..nftables_defaults().options
+                },
                 sync_period: Duration::from_secs(60),
                 min_sync_period: Duration::from_secs(5),
                 ..nftables_defaults()
@@ -172,8 +191,7 @@ fn fields_are_honoured() {
         (
             "iptables: {masqueradeBit: 15, masqueradeAll: true, syncPeriod: 1m, minSyncPeriod: 2s}",
             Config {
-                masquerade_bit: 15,
-                masquerade_all: true,
+                options: Options { masquerade_bit: 15, masquerade_all: true, ..defaults().options },
                 sync_period: Duration::from_secs(60),
                 min_sync_period: Duration::from_secs(2),
                 ..defaults()
@@ -189,23 +207,50 @@ fn fields_are_honoured() {
         ("healthzBindAddress: ''\nmetricsBindAddress: ''", defaults()),
         (
             "bindAddress: 192.0.2.1",
-            Config { bind_address: Some("192.0.2.1".parse().unwrap()), ..defaults() },
+            Config {
+                options: Options {
+                    node_address: Some("192.0.2.1".parse().unwrap()),
+                    ..defaults().options
+                },
+                ..defaults()
+            },
         ),
         (
             "clusterCIDR: '10.0.0.0/8, fd00::/8'",
             Config {
-                detect_local: DetectLocal::ClusterCidr(nets(&["10.0.0.0/8", "fd00::/8"])),
+                options: Options {
+                    detect_local: DetectLocal::ClusterCidr(nets(&["10.0.0.0/8", "fd00::/8"])),
+                    ..defaults().options
+                },
                 ..defaults()
             },
         ),
-        ("detectLocalMode: NodeCIDR", Config { detect_local: DetectLocal::NodeCidr, ..defaults() }),
+        (
+            "detectLocalMode: NodeCIDR",
+            Config {
+                options: Options { detect_local: DetectLocal::NodeCidr, ..defaults().options },
+                ..defaults()
+            },
+        ),
         (
             "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}",
-            Config { detect_local: DetectLocal::BridgeInterface("cni0".into()), ..defaults() },
+            Config {
+                options: Options {
+                    detect_local: DetectLocal::BridgeInterface("cni0".into()),
+                    ..defaults().options
+                },
+                ..defaults()
+            },
         ),
         (
             "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}",
-            Config { detect_local: DetectLocal::InterfaceNamePrefix("veth".into()), ..defaults() },
+            Config {
+                options: Options {
+                    detect_local: DetectLocal::InterfaceNamePrefix("veth".into()),
+                    ..defaults().options
+                },
+                ..defaults()
+            },
         ),
         ("nodePortAddresses: [primary]", nftables_defaults()),
         ("mode: nftables", nftables_defaults()),
@@ -216,35 +261,47 @@ fn fields_are_honoured() {
         (
             "nodePortAddresses: [10.0.0.0/8, '::/0']",
             Config {
-                node_port_addresses: NodePortAddresses::Cidrs(nets(&["10.0.0.0/8", "::/0"])),
+                options: Options {
+                    node_port_addresses: NodePortAddresses::Cidrs(nets(&["10.0.0.0/8", "::/0"])),
+                    ..without_loopback().options
+                },
                 ..without_loopback()
             },
         ),
         (
             "nodePortAddresses: ['fd00::/8']",
             Config {
-                node_port_addresses: NodePortAddresses::Cidrs(nets(&[
-                    "fd00::/8",
-                    "0.0.0.0/0",
-                    "127.0.0.0/8",
-                ])),
+                options: Options {
+                    node_port_addresses: NodePortAddresses::Cidrs(nets(&[
+                        "fd00::/8",
+                        "0.0.0.0/0",
+                        "127.0.0.0/8",
+                    ])),
+                    ..defaults().options
+                },
                 ..defaults()
             },
         ),
         (
             "mode: nftables\nnodePortAddresses: [primary, localhost]",
             Config {
-                node_port_addresses: NodePortAddresses::PrimaryAnd(nets(&[
-                    "127.0.0.0/8",
-                    "::1/128",
-                ])),
-                loopback_node_ports: LoopbackNodePorts { v4: true, v6: true },
+                options: Options {
+                    node_port_addresses: NodePortAddresses::PrimaryAnd(nets(&[
+                        "127.0.0.0/8",
+                        "::1/128",
+                    ])),
+                    loopback_node_ports: LoopbackNodePorts { v4: true, v6: true },
+                    ..defaults().options
+                },
                 ..defaults()
             },
         ),
         (
             "featureGates: {AllowServiceExternalIPs: false}",
-            Config { ignore_external_ips: true, ..defaults() },
+            Config {
+                options: Options { ignore_external_ips: true, ..defaults().options },
+                ..defaults()
+            },
         ),
         (
             "logging: {format: json, verbosity: 4}",
@@ -276,8 +333,8 @@ clusterCIDR: 10.0.0.0
     )
     .unwrap();
     let expected = Config {
+        options: Options { detect_local: DetectLocal::NodeCidr, ..without_loopback().options },
         sync_period: Duration::from_secs(60),
-        detect_local: DetectLocal::NodeCidr,
         ..without_loopback()
     };
     assert_eq!(config, expected);
@@ -306,7 +363,7 @@ clusterCIDR: 10.0.0.0
 
 #[test]
 fn all_errors_are_named_at_once() {
-    let Invalid(problems) = of_file(
+    let problems = of_file(
         "bindAddress: 10.0.0
 healthzBindAddress: localhost:1
 mode: userspace
@@ -357,8 +414,6 @@ clientConnection: {burst: -1}
     }
     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
     assert_eq!(errors, 21, "{texts:#?}");
-    let message = Invalid(problems).to_string();
-    assert!(message.starts_with("invalid configuration: \n  config.conf:"), "{message}");
 }
 
 #[test]
@@ -368,7 +423,7 @@ fn prefixes_of_pods() {
         ("10.0.0.0/8,fd00::", "has no length; write fd00::/128"),
         ("10.0.0.0/33", "\"33\" is not a prefix length from 0 to 32"),
     ] {
-        let Invalid(problems) = of_file(&format!("clusterCIDR: '{written}'")).unwrap_err();
+        let problems = of_file(&format!("clusterCIDR: '{written}'")).unwrap_err();
         assert!(problems[0].to_string().ends_with(expected), "{}", problems[0]);
     }
 }
@@ -389,7 +444,7 @@ fn wrong_flags_are_named() {
         ("iptables-masquerade-bit", "32"),
         ("bind-address", "node-1"),
     ]);
-    let Invalid(problems) = load(None, &wrong).unwrap_err();
+    let problems = load(None, &wrong).unwrap_err();
     assert_eq!(
         texts(&problems),
         [
@@ -449,7 +504,7 @@ fn flags_without_effect_are_noted_at_once() {
 fn feature_gate_is_honoured_as_a_flag_and_others_are_named() {
     let gates = "AllowServiceExternalIPs=false,AllAlpha=true,NFTablesNetlink=true";
     let Loaded { config, problems, .. } = load(None, &flags(&[("feature-gates", gates)])).unwrap();
-    assert!(config.ignore_external_ips);
+    assert!(config.options.ignore_external_ips);
     assert_eq!(
         texts(&problems),
         ["--feature-gates = AllAlpha=true: has no effect; kube-proxy's default is false"]

@@ -79,8 +79,8 @@ fn times(written: &Configuration, check: &mut Check<'_>) {
         "ipvs.tcpFinTimeout",
         "ipvs.udpTimeout",
     ] {
-        let time = written.duration(field).filter(|time| time.get().is_none());
-        if let Some(time) = time {
+        let is_negative = written.duration(field).is_some_and(|time| time.get().is_none());
+        if let Some(time) = written.text(field).filter(|_| is_negative) {
             let is_of_mode = field.split('.').next() == Some(Mode::of(written).section());
             let severity = if is_of_mode { Severity::Error } else { Severity::Warning };
             check.add(severity, field, Some(&time), "negative duration; write a positive one");

@@ -6,15 +6,13 @@
 //! Must not know: names and formats of metrics.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
-use nfnetlink::nft::{DumpedElement, Error, Kernel, Socket};
+use nfnetlink::nft::{Error, Kernel, Socket};
 use shunt_core::model::Protocol;
-use shunt_core::plan::{FrontendKey, Pools};
+use shunt_core::plan::FrontendKey;
 
-use crate::dataplane::{both_pools, list_verdicts, look_up_verdicts};
+use crate::dataplane::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
 use crate::serve::metrics::ServiceConnections;
 
 /// The age up to which a reading is used again, for several clients that scrape.
@@ -25,10 +23,10 @@ pub struct ServiceCounters {
     kernel: Box<dyn Kernel>,
     /// The maximum number of Service ports.
     limit: usize,
-    /// The Service ports by label, `namespace/name:port`.
-    ports: BTreeMap<Arc<str>, Port>,
-    /// The elements of the last reading.
-    frontends: HashMap<FrontendKey, Counted>,
+    /// The Service ports by label, `namespace/name:port`, with the sums.
+    ports: BTreeMap<Box<str>, (Protocol, u64)>,
+    /// The last reading.
+    frontends: Verdicts,
     omitted: usize,
     /// The counters have been read once, from which on connections count.
     has_baseline: bool,
@@ -43,36 +41,17 @@ struct Logged {
     failure: bool,
 }
 
-#[derive(Debug)]
-struct Port {
-    protocol: Protocol,
-    total: u64,
-}
-
-/// The counters of a frontend, by the map of its verdict and that of its short circuit.
-#[derive(Debug, Clone)]
-struct Counted {
-    label: Arc<str>,
-    counts: [Option<u64>; 2],
-}
-
-impl Counted {
-    fn sum(&self) -> u64 {
-        self.counts.iter().flatten().fold(0, |sum, count| sum.saturating_add(*count))
-    }
-
-    /// Returns the new connections since an earlier reading.
-    fn since(&self, before: Option<&Counted>) -> u64 {
-        let before = before.filter(|before| before.label == self.label).map_or(0, Counted::sum);
-        let now = self.sum();
-        match now.checked_sub(before) {
-            Some(new) => new,
-            // A counter continues without the connections between the reading of the old element and
-            // the commit of the new one. These have been counted here.
-            None if now >= before / 2 => 0,
-            // The counter started anew.
-            None => now,
-        }
+/// Returns the new connections since an earlier reading.
+fn since(now: &Verdict, before: Option<&Verdict>) -> u64 {
+    let before = before.filter(|before| before.label == now.label);
+    let (now, before) = (now.connections(), before.map_or(0, Verdict::connections));
+    match now.checked_sub(before) {
+        Some(new) => new,
+        // A counter continues without the connections between the reading of the old element and
+        // the commit of the new one. These have been counted here.
+        None if now >= before / 2 => 0,
+        // The counter started anew.
+        None => now,
     }
 }
 
@@ -91,7 +70,7 @@ impl ServiceCounters {
             kernel,
             limit,
             ports: BTreeMap::new(),
-            frontends: HashMap::default(),
+            frontends: Verdicts::default(),
             omitted: 0,
             has_baseline: false,
             read_at: None,
@@ -107,8 +86,7 @@ impl ServiceCounters {
     pub fn read(&mut self) -> Option<ServiceConnections> {
         let is_read = self.refresh(Instant::now());
         let ports = self.ports.iter();
-        let ports =
-            ports.map(|(label, Port { protocol, total })| (label.clone(), *protocol, *total));
+        let ports = ports.map(|(label, (protocol, total))| (label.clone(), *protocol, *total));
         is_read.then(|| ServiceConnections { ports: ports.collect(), omitted: self.omitted })
     }
 
@@ -139,78 +117,39 @@ impl ServiceCounters {
 
     /// Reads all counters, and adds what is new to the sums.
     fn update(&mut self) -> Result<(), Error> {
-        let ServiceCounters { kernel, ports, .. } = self;
-        let mut reading = Reading::default();
-        list_verdicts(&mut **kernel, &mut |key, pools, it| reading.note(ports, key, pools, it))?;
+        let ServiceCounters { kernel, ports, frontends, .. } = self;
+        let mut found = verdicts(&mut **kernel)?;
         // While the kernel resizes a map, a listing lacks elements.
-        let missing = reading.missing(&self.frontends);
-        look_up_verdicts(&mut **kernel, &missing, &mut |key, pools, it| {
-            reading.note(ports, key, pools, it);
-        })?;
+        let lacks = |(key, before): &(&FrontendKey, &Verdict)| {
+            let lost = |before: &Installed, now: &Installed| before.exists && !now.exists;
+            found.get(key).is_none_or(|now| {
+                lost(&before.main, &now.main) || lost(&before.short_circuit, &now.short_circuit)
+            })
+        };
+        let missing: Vec<_> = frontends.iter().filter(lacks).map(|(key, _)| *key).collect();
+        add_verdicts(&mut **kernel, &missing, &mut found)?;
 
-        let Reading { labels, mut frontends } = reading;
+        let labels = found.iter().map(|(key, it)| (it.label.clone(), key.protocol()));
+        let labels: BTreeMap<Box<str>, Protocol> = labels.collect();
         ports.retain(|label, _| labels.contains_key(label));
-        for (label, protocol) in &labels {
+        self.omitted = labels.len();
+        for (label, protocol) in labels {
             if ports.len() >= self.limit {
                 break;
             }
-            let new = || Port { protocol: *protocol, total: 0 };
-            ports.entry(label.clone()).or_insert_with(new);
+            ports.entry(label).or_insert((protocol, 0));
         }
-        self.omitted = labels.len() - ports.len();
-        frontends.retain(|key, counted| {
-            let Some(port) = ports.get_mut(&counted.label) else { return false };
-            let new = counted.since(self.frontends.get(key));
-            port.total = port.total.saturating_add(new);
+        self.omitted -= ports.len();
+        found.retain(|key, now| {
+            let Some((_, total)) = ports.get_mut(&now.label) else { return false };
+            *total = total.saturating_add(since(now, frontends.get(key)));
             true
         });
-        self.frontends = frontends;
+        *frontends = found;
         if !std::mem::replace(&mut self.has_baseline, true) {
-            ports.values_mut().for_each(|port| port.total = 0);
+            ports.values_mut().for_each(|(_, total)| *total = 0);
         }
         Ok(())
-    }
-}
-
-/// One reading of all counters.
-#[derive(Default)]
-struct Reading {
-    labels: BTreeMap<Arc<str>, Protocol>,
-    frontends: HashMap<FrontendKey, Counted>,
-}
-
-impl Reading {
-    fn note(
-        &mut self,
-        ports: &BTreeMap<Arc<str>, Port>,
-        key: FrontendKey,
-        pools: Pools,
-        element: &DumpedElement<'_>,
-    ) {
-        let (Some(label), Some(counter)) = (element.comment, element.counter) else { return };
-        let known = ports.get_key_value(label).map(|(label, _)| label);
-        let known = known.or_else(|| self.labels.get_key_value(label).map(|(label, _)| label));
-        let label = known.cloned().unwrap_or_else(|| label.into());
-        self.labels.entry(label.clone()).or_insert(key.protocol());
-        let frontend = self.frontends.entry(key);
-        let counted = frontend.or_insert_with(|| Counted { label, counts: [None; 2] });
-        counted.counts[usize::from(pools.is_short_circuit())] = Some(counter.packets);
-    }
-
-    /// Returns the elements of an earlier reading that this one lacks.
-    fn missing(&self, before: &HashMap<FrontendKey, Counted>) -> Vec<(FrontendKey, Pools)> {
-        let mut missing = Vec::new();
-        for (key, before) in before {
-            let counts = self.frontends.get(key).map_or([None; 2], |now| now.counts);
-            for ((element, before), now) in
-                both_pools(*key).into_iter().zip(before.counts).zip(counts)
-            {
-                if before.is_some() && now.is_none() {
-                    missing.push(element);
-                }
-            }
-        }
-        missing
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ports of Services that the agent cannot bind.
+//! The ports that the agent cannot bind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,12 +8,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 
+/// Called once for each port of a Service that the agent cannot bind.
+pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
+
 /// A port of a Service that the agent cannot bind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnboundPort {
     /// The Service, as `namespace/name`.
     pub service: String,
+    /// Address and port.
+    pub address: String,
+    /// The error of the kernel.
+    pub reason: String,
+}
+
+/// A port for probes or metrics that the agent cannot bind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnboundServer {
+    /// The paths of the server.
+    pub purpose: String,
+    /// The configuration field of the address.
+    pub field: String,
     /// Address and port.
     pub address: String,
     /// The error of the kernel.

@@ -119,7 +119,8 @@ fn own_flags() -> String {
 
 /// The flags that count beside a file.
 fn with_a_file() -> String {
-    let flags = Flag::all().filter(|it| it.beside_file && it.without_effect_because().is_none());
+    let flags =
+        Flag::all().filter(|it| it.counts_beside_file() && it.without_effect_because().is_none());
     let names: Vec<String> = flags.map(|flag| format!("`--{}`", flag.name)).collect();
     names.join(", ") + "\n"
 }

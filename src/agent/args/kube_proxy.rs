@@ -43,7 +43,7 @@ pub struct GivenFlags<const LOGGING: bool> {
 
 impl<const LOGGING: bool> GivenFlags<LOGGING> {
     fn all() -> impl Iterator<Item = &'static Flag> {
-        Flag::all().filter(|flag| flag.is_logging == LOGGING)
+        Flag::all().filter(|flag| flag.is_logging() == LOGGING)
     }
 }
 
@@ -75,7 +75,7 @@ impl<const LOGGING: bool> FromArgMatches for GivenFlags<LOGGING> {
 
 /// Hides the flags for logging from the `--help` of a command for interactive use.
 pub fn without_logging(argument: Arg) -> Arg {
-    let is_logging = Flag::named(argument.get_id().as_str()).is_some_and(|flag| flag.is_logging);
+    let is_logging = Flag::named(argument.get_id().as_str()).is_some_and(Flag::is_logging);
     argument.hide(is_logging)
 }
 
@@ -104,7 +104,7 @@ fn argument(flag: &'static Flag) -> Arg {
             .help(format!("{} No effect: {reason}", flag.help))
             .help_heading(IDLE)
             .hide_short_help(true),
-        None if flag.is_own => argument.help(flag.help.trim_end_matches('.')),
+        None if flag.is_own() => argument.help(flag.help.trim_end_matches('.')),
         None => argument.help(flag.help.trim_end_matches('.')).help_heading(HONOURED),
     }
 }

@@ -11,32 +11,17 @@ use crate::config::{GoDuration, parse_bool};
 
 pub use kube_proxy::{Logging, Settings, normalized, without_logging};
 
-/// Arguments of `shunt run`.
+/// The arguments that a run and a check have.
 #[derive(Debug, Clone, Args)]
+#[group(skip)]
 pub struct Run {
     /// Read objects from this file or directory of YAML or JSON; a directory is watched. Can be
     /// given several times.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Vec<PathBuf>,
-    /// Program once and exit, with 0 if the kernel accepted every rule.
-    #[arg(long)]
-    pub once: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
-    /// Write the effective configuration to this file, with a value for every field, and exit.
-    #[arg(long, value_name = "FILE")]
-    pub write_config_to: Option<PathBuf>,
-    /// Remove everything that shunt has programmed, like `shunt cleanup`, and exit.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true,
-          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
-    pub cleanup: bool,
-    /// Set the sysctls, which only root may do, and exit.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", default_value = "false", hide_default_value = true,
-          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
-    pub init_only: bool,
     /// Print the version and exit; with `raw`, also the details of the build.
     #[arg(long, value_name = "BOOL|raw", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = version)]

@@ -4,23 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, Logging, Moment, Settings};
+use super::{Format, ObjectArguments};
 
 /// Arguments of `shunt diff`.
 #[derive(Debug, Args)]
+#[command(mut_arg("with", |with| with.help(
+    "Compare the plan of now with the plan after `kubectl apply` of this file (`-` for stdin), and \
+     exit with 3 if a frontend would lose service. Can be given several times"
+)), mut_arg("at", |at| at.help(
+    "Compare the plan of this time with that of now, both as `shunt history` has them, of the running \
+     agent or of the file of --manifests that `shunt history -o json` wrote; exit with 3 if a \
+     frontend has lost service since"
+)))]
 pub struct Diff {
-    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
-    /// Can be given several times. The default is the plan of the running agent.
-    #[arg(long, value_name = "PATH")]
-    pub manifests: Vec<PathBuf>,
-    /// Compare the plan of now with the plan after `kubectl apply` of this file (`-` for stdin), and
-    /// exit with 3 if a frontend would lose service. Can be given several times.
-    #[arg(long, value_name = "FILE")]
-    pub with: Vec<PathBuf>,
-    /// Compare the plan of this time with that of now, both as `history` has them, of the running
-    /// agent or of the file of --manifests that `shunt history -o json` wrote.
-    #[arg(long, value_name = "TIME", conflicts_with = "with")]
-    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
@@ -29,8 +25,5 @@ pub struct Diff {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub logging: Logging,
+    pub objects: ObjectArguments,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Format, Logging, Moment, Settings};
+use super::{Format, ObjectArguments};
 
 /// Arguments of `shunt explain`.
 #[derive(Debug, Args)]
@@ -29,29 +29,14 @@ pub struct Explain {
     #[arg(long, value_name = "PID|NAME|PATH")]
     pub netns: Option<PathBuf>,
     /// Also send one packet as the client would, and follow it. The client is the node, or --netns.
-    #[arg(long, conflicts_with = "manifests")]
+    #[arg(long, conflicts_with_all = ["manifests", "with", "at"])]
     pub probe: bool,
-    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
-    /// from the kernel. Can be given several times.
-    #[arg(long, value_name = "FILE", conflicts_with = "probe")]
-    pub with: Vec<PathBuf>,
-    /// Use the objects of this time: as `history` has it, of the running agent, or of the file of
-    /// --manifests that `shunt history -o json` wrote.
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["probe", "with"])]
-    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
-    /// Explain the plan of these manifests, without an agent and without the kernel. Can be given
-    /// several times.
-    #[arg(long, value_name = "PATH")]
-    pub manifests: Vec<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub logging: Logging,
+    pub objects: ObjectArguments,
 }
 
 /// A destination: address, port and protocol.

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap_complete::aot::Shell;
 
 use super::Format;
 
@@ -25,17 +26,6 @@ pub struct Completion {
     /// The shell.
     #[arg(value_enum)]
     pub shell: Shell,
-}
-
-/// A shell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
-    /// GNU bash, with the package bash-completion.
-    Bash,
-    /// The Z shell.
-    Zsh,
-    /// fish.
-    Fish,
 }
 
 /// Arguments of `shunt man`.

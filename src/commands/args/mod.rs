@@ -13,12 +13,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::agent::args::{Logging, Run, Settings, without_logging};
+use crate::config::parse_bool;
 
 pub use check::Check;
 pub use diff::Diff;
 pub use explain::{Destination, Explain};
 pub use history::{History, Moment};
-pub use meta::{Completion, Man, Shell, ShowVersion};
+pub use meta::{Completion, Man, ShowVersion};
 pub use services::{Services, ServicesOutput};
 pub use trace::Trace;
 
@@ -35,7 +36,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Keep the node's rules in step with the cluster's Services, until stopped.
-    Run(Run),
+    Run(RunOrTask),
     /// Print the ruleset that would be programmed, in nft's syntax; needs no kernel.
     Render(Render),
     /// Compare the plan with the tables in the kernel, writing nothing; exit with 1 if they
@@ -44,7 +45,6 @@ pub enum Command {
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
     /// Check whether shunt can run on this node, with its kernel and cluster; fail if not.
-    #[command(mut_args(check::without_tasks))]
     Check(Check),
     /// Explain what happens to a connection to a Service, and why.
     Explain(Explain),
@@ -64,6 +64,54 @@ pub enum Command {
     /// Write the man pages.
     #[command(hide = true)]
     Man(Man),
+}
+
+/// The objects of a command.
+#[derive(Debug, Args)]
+#[group(skip)]
+pub struct ObjectArguments {
+    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
+    /// Can be given several times. The default is the objects of the running agent.
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Vec<PathBuf>,
+    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
+    /// from the kernel. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub with: Vec<PathBuf>,
+    /// Plan the objects of this time instead, as `shunt history` has them, of the running agent or of
+    /// the file of --manifests that `shunt history -o json` wrote, and read nothing from the kernel.
+    #[arg(long, value_name = "TIME", conflicts_with = "with")]
+    pub at: Option<Moment>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// Arguments of `shunt run`: the agent, or a task in place of it.
+#[derive(Debug, Args)]
+pub struct RunOrTask {
+    /// Program once and exit, with 0 if the kernel accepted every rule.
+    #[arg(long)]
+    pub once: bool,
+    /// Write the effective configuration to this file, with a value for every field, and exit.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove everything that shunt has programmed, like `shunt cleanup`, and exit.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
+    pub cleanup: bool,
+    /// Set the sysctls, which only root may do, and exit.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
+    pub init_only: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run: Run,
 }
 
 /// Arguments of `shunt render`.
@@ -146,7 +194,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    fn run(words: &str) -> Result<Run, String> {
+    fn run(words: &str) -> Result<RunOrTask, String> {
         let words = normalized(words.split(' ').map(Into::into));
         match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
             Ok(Command::Run(run)) => Ok(run),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{Logging, Moment, Settings};
+use super::ObjectArguments;
 use crate::commands::services::Sort;
 
 /// Arguments of `shunt services`.
@@ -17,41 +17,26 @@ pub struct Services {
     /// Show the Services of this namespace only.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
-    /// from the kernel. Can be given several times.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "connections"])]
-    pub with: Vec<PathBuf>,
-    /// Use the objects of this time: as `history` has it, of the running agent, or of the file of
-    /// --manifests that `shunt history -o json` wrote.
-    #[arg(long, value_name = "TIME", conflicts_with_all = ["watch", "connections", "with"])]
-    pub at: Option<Moment>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
     pub output: ServicesOutput,
     /// Refresh every two seconds, or every SECONDS, and show the rate of new connections.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
-          default_missing_value = "2", value_parser = seconds, conflicts_with = "manifests")]
+          default_missing_value = "2", value_parser = seconds, conflicts_with_all = ["manifests", "with", "at"])]
     pub watch: Option<Duration>,
     /// The order of the Services, and of the frontends of each.
     #[arg(long, value_enum, default_value_t = Sort::Name)]
     pub sort: Sort,
     /// With a name: count the tracked connections of each endpoint, which walks the whole table of
     /// connection tracking.
-    #[arg(long, requires = "name", conflicts_with = "manifests")]
+    #[arg(long, requires = "name", conflicts_with_all = ["manifests", "with", "at"])]
     pub connections: bool,
-    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
-    /// Can be given several times. The default is the objects of the running agent.
-    #[arg(long, value_name = "PATH")]
-    pub manifests: Vec<PathBuf>,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub logging: Logging,
+    pub objects: ObjectArguments,
 }
 
 /// Reads a positive number of seconds.

@@ -32,18 +32,16 @@ pub enum Api {
     },
 }
 
-pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
+pub(super) fn judge(api: &Api, node_context: &NodeContext) -> [Line; 4] {
     let [server_name, permissions_name, address_name, node_name] = NAMES;
-    let skip = |names: &[&'static str], why: &str| -> Vec<Line> {
-        names.iter().map(|name| Line::skip(name, why)).collect()
-    };
     let (server, host, pod_variable, inspection) = match api {
-        Api::NotAsked(why) => return skip(&NAMES, why),
+        Api::NotAsked(why) => return NAMES.map(|name| Line::skip(name, why)),
         Api::Unusable(error) => {
             let remedy = "correct the kubeconfig, --master or the Pod's service account";
-            let mut lines = vec![Line::fail(server_name, error, remedy)];
-            lines.extend(skip(&NAMES[1..], UNASKED));
-            return lines;
+            let server = Line::fail(server_name, error, remedy);
+            let [_, others @ ..] = NAMES.map(|name| Line::skip(name, UNASKED));
+            let [permissions, address, node] = others;
+            return [server, permissions, address, node];
         }
         Api::Asked { server, host, pod_variable, inspection } => {
             (server, host, pod_variable, inspection)
@@ -93,7 +91,7 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
         false => permissions(inspection),
     };
     let server = lost.unwrap_or_else(|| Line::ok(server_name, format!("{server} answers")));
-    vec![server, permissions, address, node]
+    [server, permissions, address, node]
 }
 
 const UNASKED: &str = "the API server was not asked";

@@ -1,46 +1,36 @@
 //! `shunt check`: whether this node and its cluster fit, before shunt runs here.
 
-use anyhow::Context;
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 
 use super::{Api, check as run_checks};
-use crate::agent::args::Run;
-use crate::agent::settings::{Effective, Unusable, load};
-use crate::agent::sources::runtime;
+use crate::agent::settings::{Effective, load_file};
+use crate::agent::sources::{access, runtime};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
-use crate::commands::args::{Arguments, Check};
+use crate::commands::args::Check;
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::serve::query::Selection;
 use crate::serve::query::ask_objects;
-use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
+use crate::source::kubernetes::{AccessError, Dialer, inspect};
 use crate::source::manifests::Locations;
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
 
 /// Checks this node and prints the lines. Fails if one of them is a failure.
 pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
-    if let Some(task) = arguments.task() {
-        let error = format!("{task} is a task of `shunt run`, and `shunt check` changes nothing");
-        Arguments::command().error(ErrorKind::ArgumentConflict, error).exit();
-    }
     let run = &arguments.run;
     if let Some(done) = print_version(run) {
         return done;
     }
     logging::start_with(&run.logging);
-    let (mut effective, problems) = settings(run)?;
-    let dialer = match &run.netns {
-        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
-        None => None,
+    let (mut effective, problems) = match load_file(&run.settings, &run.logging) {
+        Ok((effective, problems)) => (Some(effective), problems),
+        Err(problems) => (None, problems),
     };
-    netns::enter(run.netns.as_deref())?;
+    let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
     // Without settings of its own, the command judges those of the running agent.
     let running = match run.settings.is_given() {
         true => None,
@@ -55,30 +45,12 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let options = match (running, &effective) {
         (Some(running), _) => running.options,
-        (None, Some(effective)) => effective.options(),
+        (None, Some(effective)) => effective.config.options.clone(),
         (None, None) => Options::default(),
     };
     let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
     crate::commands::output(arguments.output, &report)?;
     if report.has_failures() { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
-}
-
-/// Returns the settings unless they are invalid, and their problems.
-fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> {
-    let content = match run.settings.config.as_deref().map(|path| (path, std::fs::read(path))) {
-        None => None,
-        Some((_, Ok(content))) => Some(content),
-        Some((path, Err(error))) => {
-            let reason = format!("cannot read {}: {error}", path.display());
-            let unreadable = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
-            return Ok((None, vec![unreadable]));
-        }
-    };
-    match load(&run.settings, &run.logging, content) {
-        Ok((effective, problems)) => Ok((Some(effective), problems)),
-        Err(Unusable::Values(problems)) => Ok((None, problems)),
-        Err(Unusable::Other(error)) => Err(error.into()),
-    }
 }
 
 /// Returns what the API server says, and the objects that concern the node.
@@ -92,12 +64,7 @@ fn objects(
         let changes = read_manifests(manifests, &effective.node_name, &Locations::default())?;
         return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
     }
-    let access = Access {
-        kubeconfig: effective.config.kubeconfig.clone(),
-        master: effective.config.master.clone(),
-        dialer,
-        content_type: effective.config.content_type,
-    };
+    let access = access(&effective.config, dialer);
     let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
         Ok(found) => found,
         Err(AccessError::InCluster(_)) => {

@@ -13,46 +13,25 @@ pub(super) const NAMES: [&str; 2] = ["conntrack-sysctls", "conntrack-table"];
 /// A table that is this full, in percent, may overflow soon: the kernel drops new connections then.
 const NEARLY_FULL: u64 = 80;
 
-/// The table of connection tracking, and its settings.
-#[derive(Debug)]
-pub(super) struct Facts {
-    /// The values that shunt would write.
-    writes: Vec<Preview>,
-    max: Option<u64>,
-    count: Option<u64>,
-    /// kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
-    below_default: Option<u64>,
+/// `net` is the directory `/proc/sys/net`, or its mount point in a container.
+pub(super) fn check(settings: &Settings, net: &Path) -> [Line; 2] {
+    let read = |name: &str| -> Option<u64> {
+        let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
+        text.trim().parse().ok()
+    };
+    let is_size = |write: &&Preview| write.file.ends_with("nf_conntrack_max");
+    let defaults = sysctl::preview(&Settings::default(), net);
+    let default = defaults.iter().find(is_size).map(|write| write.value);
+    let writes = sysctl::preview(settings, net);
+    let is_raised = writes.iter().any(|write| is_size(&write));
+    let usage = read("nf_conntrack_count").zip(read("nf_conntrack_max"));
+    [sysctls(&writes), table(usage, default.filter(|_| !is_raised))]
 }
 
-impl Facts {
-    /// `net` is the directory `/proc/sys/net`, or its mount point in a container.
-    pub(super) fn gather(settings: &Settings, net: &Path) -> Facts {
-        let read = |name: &str| -> Option<u64> {
-            let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
-            text.trim().parse().ok()
-        };
-        let is_size = |write: &&Preview| write.file.ends_with("nf_conntrack_max");
-        let defaults = sysctl::preview(&Settings::default(), net);
-        let default = defaults.iter().find(is_size).map(|write| write.value);
-        let writes = sysctl::preview(settings, net);
-        let is_raised = writes.iter().any(|write| is_size(&write));
-        Facts {
-            max: read("nf_conntrack_max"),
-            count: read("nf_conntrack_count"),
-            below_default: default.filter(|_| !is_raised),
-            writes,
-        }
-    }
-}
-
-pub(super) fn judge(facts: &Facts) -> [Line; 2] {
-    [sysctls(facts), table(facts)]
-}
-
-fn sysctls(facts: &Facts) -> Line {
+fn sysctls(previews: &[Preview]) -> Line {
     let [name, _] = NAMES;
     let (mut writes, mut failures, mut remedies) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for Preview { file, current, value, writable } in &facts.writes {
+    for Preview { file, current, value, writable } in previews {
         let now = current.map_or_else(|| "unknown".to_owned(), |now| now.to_string());
         let write = format!("{} = {value} (now {now})", sysctl_name(file));
         match writable {
@@ -84,14 +63,16 @@ fn sysctl_name(file: &Path) -> String {
     format!("net.netfilter.{name}")
 }
 
-fn table(facts: &Facts) -> Line {
+/// `below_default` is kube-proxy's default limit, if it is higher and the configuration leaves the limit
+/// alone.
+fn table(usage: Option<(u64, u64)>, below_default: Option<u64>) -> Line {
     let [_, name] = NAMES;
-    let (Some(max @ 1..), Some(count)) = (facts.max, facts.count) else {
+    let Some((count, max @ 1..)) = usage else {
         return Line::skip(name, "nf_conntrack_max and nf_conntrack_count cannot be read");
     };
     let percent = count.saturating_mul(100) / max;
     let text = format!("{count} of {max} entries ({percent} %)");
-    match facts.below_default {
+    match below_default {
         _ if percent >= NEARLY_FULL => Line::warn(
             name,
             format!("{text}: the kernel drops new connections when the table is full"),
@@ -114,10 +95,6 @@ mod tests {
     use super::super::Outcome::Warn;
     use super::*;
 
-    fn facts(max: Option<u64>, count: Option<u64>) -> Facts {
-        Facts { writes: Vec::new(), max, count, below_default: None }
-    }
-
     fn write(name: &str, value: u64, writable: io::Result<()>) -> Preview {
         let file = Path::new("/proc/sys/net/netfilter").join(name);
         Preview { file, current: Some(1), value, writable }
@@ -125,14 +102,13 @@ mod tests {
 
     #[test]
     fn sysctl_that_cannot_be_written_is_a_warning() {
-        assert_eq!(sysctls(&facts(None, None)).text, "shunt has nothing to set");
+        assert_eq!(sysctls(&[]).text, "shunt has nothing to set");
         let max = || write("nf_conntrack_max", 131_072, Ok(()));
-        let writes = Facts { writes: vec![max()], ..facts(None, None) };
         let text = "shunt will set net.netfilter.nf_conntrack_max = 131072 (now 1)";
-        assert_eq!(sysctls(&writes), Line::ok("conntrack-sysctls", text));
+        assert_eq!(sysctls(&[max()]), Line::ok("conntrack-sysctls", text));
         let error = io::Error::from_raw_os_error(libc::EROFS);
-        let refused = vec![max(), write("nf_conntrack_buckets", 2, Err(error))];
-        let line = sysctls(&Facts { writes: refused, ..facts(None, None) });
+        let refused = [max(), write("nf_conntrack_buckets", 2, Err(error))];
+        let line = sysctls(&refused);
         assert_eq!(line.result, Warn);
         assert!(line.text.starts_with("shunt cannot set net.netfilter.nf_conntrack_buckets = 2"));
         assert!(line.remedy.is_some_and(|remedy| remedy.contains("--net-sysctls")));

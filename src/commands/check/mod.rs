@@ -54,14 +54,9 @@ pub enum Outcome {
     Fail,
 }
 
-impl Outcome {
-    fn word(self) -> &'static str {
-        match self {
-            Outcome::Ok => "OK",
-            Outcome::Skip => "SKIP",
-            Outcome::Warn => "WARN",
-            Outcome::Fail => "FAIL",
-        }
+impl Display for Outcome {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{self:?}").to_uppercase())
     }
 }
 
@@ -122,13 +117,13 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|line| line.name.len()).max().unwrap_or(0);
         for Line { name, result, text, remedy } in &self.0 {
-            writeln!(f, "{:<4}  {name:<width$}  {}", result.word(), escape::line(text))?;
+            writeln!(f, "{result:<4}  {name:<width$}  {}", escape::line(text))?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:width$}        → {}", "", escape::line(remedy))?;
             }
         }
         let counts = [Outcome::Fail, Outcome::Warn, Outcome::Skip, Outcome::Ok]
-            .map(|result| format!("{} {}", self.count(result), result.word()));
+            .map(|result| format!("{} {result}", self.count(result)));
         writeln!(f, "{}", counts.join(", "))
     }
 }
@@ -160,7 +155,7 @@ fn check(
     lines.extend(privileges::check(&links));
     lines.extend(kernel::judge(&kernel::Facts::gather(&node_context, families(), run.own_tables)));
     lines.extend(others::judge(&others));
-    lines.push(forward_policy::judge(&forward_policy::Facts::gather()));
+    lines.push(forward_policy::check());
     lines.extend(routing::check(&links, &node_context));
     let Some(Effective { config, full, .. }) = effective else {
         let names = ports::NAMES.iter().chain(&conntrack::NAMES).chain(&api::NAMES);
@@ -170,8 +165,7 @@ fn check(
         return Report(lines);
     };
     lines.extend(ports::judge(&ports::Facts::gather(config, &others)));
-    let conntrack = conntrack::Facts::gather(&config.conntrack, &run.net_sysctls);
-    lines.extend(conntrack::judge(&conntrack));
+    lines.extend(conntrack::check(&config.conntrack, &run.net_sysctls));
     lines.extend(api::judge(api, &node_context));
     let has_node = store.last_known_node().is_some();
     lines.push(match addresses_error {

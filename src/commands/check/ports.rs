@@ -1,8 +1,9 @@
 //! The ports for health and metrics: other processes that listen there.
 
 use std::fmt;
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+
+use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
 
 use super::{Line, others, some_of};
 use crate::config::Config;
@@ -12,16 +13,13 @@ use crate::taken_ports::socket_owners::{Process, owners};
 /// The names of the lines.
 pub(super) const NAMES: [&str; 2] = ["healthz-port", "metrics-port"];
 
-/// `TCP_LISTEN` in `/proc/net/tcp`.
-const LISTEN: &str = "0A";
-
 /// The configured addresses, and the sockets that listen.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     healthz: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     hard_fail: bool,
-    listeners: Vec<Listener>,
+    listeners: Result<Vec<Listener>, String>,
     /// The process ID of a running agent, 0 if it is not visible here.
     agent: Option<i32>,
     /// Rules of kube-proxy are here.
@@ -29,20 +27,19 @@ pub(super) struct Facts {
 }
 
 /// A listening TCP socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct Listener {
-    address: SocketAddr,
-    user: u32,
-    inode: u32,
+    socket: WaitingSocket,
     /// The process, if visible.
     process: Option<Process>,
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = SocketAddr::new(self.socket.address, self.socket.port);
         match &self.process {
-            Some(process) => write!(f, "{process} on {}", self.address),
-            None => write!(f, "a process that is not visible here on {}", self.address),
+            Some(process) => write!(f, "{process} on {address}"),
+            None => write!(f, "a process that is not visible here on {address}"),
         }
     }
 }
@@ -50,17 +47,17 @@ impl fmt::Display for Listener {
 impl Facts {
     pub(super) fn gather(config: &Config, others: &others::Facts) -> Facts {
         let (healthz, metrics) = (config.healthz_bind_address, config.metrics_bind_address);
-        let mut listeners: Vec<Listener> = ["tcp", "tcp6"]
-            .iter()
-            .filter_map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).ok())
-            .flat_map(|text| text.lines().filter_map(parse).collect::<Vec<_>>())
-            .collect();
-        let wanted = [healthz, metrics];
-        listeners.retain(|it| wanted.iter().flatten().any(|bind| conflict(*bind, it.address)));
-        let processes = owners(&listeners.iter().map(|listener| listener.inode).collect());
-        for listener in &mut listeners {
-            listener.process = processes.get(&listener.inode).cloned();
-        }
+        let sockets = SockDiag::open().and_then(|mut kernel| kernel.waiting(Transport::Tcp));
+        let listeners = sockets.map_err(|error| error.to_string()).map(|mut sockets| {
+            sockets
+                .retain(|it| [healthz, metrics].iter().flatten().any(|bind| conflict(*bind, it)));
+            let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());
+            let listener = |socket: WaitingSocket| Listener {
+                process: processes.get(&socket.inode).cloned(),
+                socket,
+            };
+            sockets.into_iter().map(listener).collect()
+        });
         Facts {
             healthz,
             metrics,
@@ -72,39 +69,10 @@ impl Facts {
     }
 }
 
-/// Returns true if a socket cannot listen on `bind` because another one listens on `taken`.
-fn conflict(bind: SocketAddr, taken: SocketAddr) -> bool {
-    let (port, bind, other) = (bind.port(), bind.ip(), taken.ip());
-    // The agent listens for both families there, and so does a socket on ::.
-    let is_any = bind.is_unspecified() || other == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    let is_of_one_family = bind.is_ipv4() == other.is_ipv4();
-    port == taken.port()
-        && (is_any || is_of_one_family && (other.is_unspecified() || bind == other))
-}
-
-/// Reads a line of `/proc/net/tcp` or `/proc/net/tcp6`; `None` unless the socket listens.
-fn parse(line: &str) -> Option<Listener> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
-    let user = fields.get(7)?.parse().ok()?;
-    if *state != LISTEN {
-        return None;
-    }
-    let (address, port) = local.split_once(':')?;
-    // The kernel writes each word of an address as a number in host byte order.
-    let word = |at: usize| -> Option<[u8; 4]> {
-        Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes())
-    };
-    let ip: IpAddr = match address.len() {
-        8 => Ipv4Addr::from(word(0)?).into(),
-        32 => {
-            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
-            Ipv6Addr::from(<[u8; 16]>::try_from(words.concat()).ok()?).to_canonical()
-        }
-        _ => return None,
-    };
-    let address = SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?);
-    Some(Listener { address, user, inode: inode.parse().ok()?, process: None })
+/// Returns true if a socket cannot listen on `bind` because of another one.
+fn conflict(bind: SocketAddr, taken: &WaitingSocket) -> bool {
+    // The agent listens for both families on an unspecified address.
+    bind.port() == taken.port && (bind.ip().is_unspecified() || taken.accepts(bind.ip()))
 }
 
 pub(super) fn judge(facts: &Facts) -> [Line; 2] {
@@ -117,15 +85,20 @@ pub(super) fn judge(facts: &Facts) -> [Line; 2] {
 
 fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>) -> Line {
     let Some(bind) = bind else { return Line::ok(name, format!("{field} is empty: no server")) };
-    let taken: Vec<&Listener> =
-        facts.listeners.iter().filter(|it| conflict(bind, it.address)).collect();
+    let listeners = match &facts.listeners {
+        Ok(listeners) => listeners.iter(),
+        Err(error) => return Line::skip(name, format!("sockets cannot be listed: {error}")),
+    };
+    let taken: Vec<&Listener> = listeners.filter(|it| conflict(bind, &it.socket)).collect();
     if taken.is_empty() {
         return Line::ok(name, format!("{bind} is free"));
     }
     let text = format!("{bind} is taken by {}", some_of(&taken));
     // Any user can give a process any name.
     let ends_with_the_switch = taken.iter().all(|listener| match &listener.process {
-        Some(process) if process.name == "kube-proxy" => facts.has_kube_proxy && listener.user == 0,
+        Some(process) if process.name == "kube-proxy" => {
+            facts.has_kube_proxy && listener.socket.uid == 0
+        }
         Some(process) => i32::try_from(process.process).ok() == facts.agent,
         None => facts.agent.is_some() || facts.has_kube_proxy,
     });
@@ -151,18 +124,10 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    #[test]
-    fn listeners_are_read() {
-        let v4 = "   0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4021 1";
-        let listener = parse(v4).expect("a listener");
-        assert_eq!((listener.address, listener.inode), (address("127.0.0.1:10249"), 4021));
-        let v6 = "   1: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4022 1";
-        assert_eq!(parse(v6).map(|it| it.address), Some(address("[::]:10256")));
-        let local = "   1: B80D01200000000000000000010000AA:2810 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4022 1";
-        assert_eq!(parse(local).map(|it| it.address), Some(address("[2001:db8::aa00:1]:10256")));
-        assert_eq!(parse(&v4.replace(" 0A ", " 01 ")), None);
-        assert_eq!(parse("  sl  local_address rem_address   st"), None);
-        assert_eq!(parse("0: 01é00:2 0 0A 0 0 0 0 0 1"), None);
+    fn socket(taken: &str) -> WaitingSocket {
+        let taken = address(taken);
+        let (address, port) = (taken.ip(), taken.port());
+        WaitingSocket { address, port, v6_only: false, interface: None, uid: 0, inode: 1 }
     }
 
     #[test]
@@ -178,7 +143,7 @@ mod tests {
             ("0.0.0.0:1", "[::]:1", true),
             ("[::]:1", "192.0.2.1:1", true),
         ] {
-            assert_eq!(conflict(address(bind), address(taken)), expected, "{bind} {taken}");
+            assert_eq!(conflict(address(bind), &socket(taken)), expected, "{bind} {taken}");
         }
     }
 
@@ -187,12 +152,10 @@ mod tests {
             healthz: Some(address("0.0.0.0:10256")),
             metrics: Some(address("127.0.0.1:10249")),
             hard_fail: false,
-            listeners: vec![Listener {
-                address: address(taken),
-                user: 0,
-                inode: 1,
+            listeners: Ok(vec![Listener {
+                socket: socket(taken),
                 process: process.map(|name| Process { process: 7, name: name.to_owned() }),
-            }],
+            }]),
             agent: None,
             has_kube_proxy: false,
         }
@@ -218,7 +181,7 @@ mod tests {
             ("shunt", None, true, 0, Fail),
         ] {
             let mut facts = Facts { agent, has_kube_proxy, ..facts(Some(name), "127.0.0.1:10256") };
-            facts.listeners[0].user = user;
+            facts.listeners.as_mut().expect("a listing")[0].socket.uid = user;
             assert_eq!(results(&facts), [expected, Good], "{facts:?}");
         }
         let hidden = facts(None, "127.0.0.1:10256");

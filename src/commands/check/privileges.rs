@@ -7,41 +7,27 @@ use nfnetlink::route::Link;
 
 use super::Line;
 
-/// `CAP_NET_ADMIN`, a bit of `CapEff` in `/proc/self/status`.
-const CAP_NET_ADMIN: u32 = 12;
 /// A user namespace that maps every user is the machine's first one.
 const ALL_USERS: &str = "4294967295";
 /// The kernel registers this sysctl in the machine's first network namespace only.
 const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
 
 pub(super) fn check(links: &Result<Vec<Link>, String>) -> [Line; 3] {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let has_net_admin = has_capability(&status, CAP_NET_ADMIN);
     // nf_tables asks for the capability over the network namespace.
-    let is_permitted = super::kernel::is_permitted();
-    [capabilities(has_net_admin, is_permitted), user_namespace(), network_namespace(links)]
+    [capabilities(super::kernel::is_permitted()), user_namespace(), network_namespace(links)]
 }
 
-fn has_capability(status: &str, bit: u32) -> bool {
-    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    set.is_some_and(|set| set & (1 << bit) != 0)
-}
-
-fn capabilities(has_net_admin: bool, is_permitted: bool) -> Line {
+fn capabilities(is_permitted: bool) -> Line {
     const NAME: &str = "capabilities";
-    match (has_net_admin, is_permitted) {
-        (false, _) => Line::fail(
+    match is_permitted {
+        false => Line::fail(
             NAME,
-            "CAP_NET_ADMIN is missing",
-            "run as root, or give the container the capability NET_ADMIN",
+            "CAP_NET_ADMIN is missing, or not valid for this network namespace: another user \
+             namespace owns it",
+            "run as root, or give the container the capability NET_ADMIN; start shunt in the user \
+             namespace of the node, for a Pod with hostUsers: true",
         ),
-        (true, false) => Line::fail(
-            NAME,
-            "CAP_NET_ADMIN is not valid for this network namespace: another user namespace owns it",
-            "start shunt in the user namespace of the node, for a Pod with hostUsers: true",
-        ),
-        (true, true) => Line::ok(NAME, "CAP_NET_ADMIN; shunt needs no other"),
+        true => Line::ok(NAME, "CAP_NET_ADMIN; shunt needs no other"),
     }
 }
 
@@ -89,25 +75,5 @@ fn network_namespace(links: &Result<Vec<Link>, String>) -> Line {
              with kind",
         ),
         _ => Line::ok(NAME, "not the machine's first; shunt programs this one"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Outcome;
-    use super::*;
-
-    #[test]
-    fn capability_over_another_network_namespace_fails() {
-        assert_eq!(capabilities(true, false).result, Outcome::Fail);
-    }
-
-    #[test]
-    fn capabilities_are_read_from_the_effective_set() {
-        let status = "CapPrm:\t0000000000001000\nCapEff:\t0000000000001000\n";
-        assert!(has_capability(status, CAP_NET_ADMIN));
-        assert!(!has_capability(status, 21));
-        assert!(!has_capability("CapEff:\tx\n", CAP_NET_ADMIN));
-        assert!(!has_capability("", CAP_NET_ADMIN));
     }
 }

@@ -1,8 +1,6 @@
 //! `shunt explain`: explains what becomes of a connection, and why.
 
 use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use shunt_core::explain::{Code, Finding};
@@ -18,18 +16,10 @@ use crate::agent::Failure;
 use crate::agent::kernel_errors;
 use crate::commands::args::{Destination, Explain};
 use crate::commands::history;
-use crate::commands::objects::{From, Reader, place, service_port};
+use crate::commands::objects::{place, service_port, settled};
 use crate::commands::output;
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Excerpt, Selection};
-
-/// How often a difference between plan and kernel is looked at again: the agent may have committed
-/// between the two readings.
-const ATTEMPTS: usize = 20;
-/// How often the same objects have to differ from the kernel.
-const DIFFERENCES: usize = 2;
-/// The pause between two readings of the objects: the agent's answers follow a commit at once.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a question is about.
 enum About<'a> {
@@ -40,8 +30,7 @@ enum About<'a> {
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
-    let Explain { manifests, with, at, settings, logging, .. } = arguments;
-    let reader = From { manifests, with, at: *at, settings, logging, is_offline: true }.start()?;
+    let reader = arguments.objects.start(true)?;
     let about = match (&arguments.service, arguments.to) {
         (Some(service), _) => {
             let (name, port) = service_port(service)?;
@@ -50,11 +39,44 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         (None, Some(to)) => About::Destination(to),
         (None, None) => return Err(anyhow!("give a Service or --to").into()),
     };
-    let mut explanation = settled(arguments, &reader, &about)?;
+    let selection = match &about {
+        About::Service(name, _) => Selection::Service(name.clone()),
+        About::Destination(to) => Selection::Address { address: to.address, port: to.port },
+    };
+    let (mut explanation, is_certain) = settled(|| -> anyhow::Result<_> {
+        let objects = reader.read(&selection)?;
+        let (store, desired) = objects.planned();
+        let agent = reader.is_agent().then_some(&objects);
+        let asked =
+            Asked { arguments, subject: Subject { store: &store, desired: &desired, agent } };
+        let mut explanation = match &about {
+            About::Service(name, port) => asked.explain_service(name, *port)?,
+            About::Destination(to) => ServiceExplanation {
+                service: String::new(),
+                verdict: Verdict::Unknown,
+                changes: Vec::new(),
+                findings: Vec::new(),
+                frontends: vec![asked.explain(*to)?],
+            },
+        };
+        let changes = history::latest(&objects);
+        match (&about, &mut explanation.frontends[..]) {
+            (About::Destination(_), [only]) => only.changes = changes,
+            _ => explanation.changes = changes,
+        }
+        let differs =
+            explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers));
+        // The number of syncs does not matter: they concern other objects, too.
+        let Excerpt { changes, last_changes, .. } = objects.excerpt;
+        Ok((explanation, differs.then_some((changes, last_changes))))
+    })?;
+    if !is_certain {
+        explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
+    }
     if arguments.probe {
         explanation.frontends.iter_mut().try_for_each(|frontend| probe(arguments, frontend))?;
-        explanation.judge();
     }
+    explanation.judge();
     match (&about, &explanation.frontends[..]) {
         (About::Destination(_), [only]) => output(arguments.output, only)?,
         _ => output(arguments.output, &explanation)?,
@@ -66,84 +88,19 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
 }
 
 /// Sends the packet of an explanation, once, and adds the result.
-fn probe(arguments: &Explain, explanation: &mut Explanation) -> Result<(), Failure> {
+fn probe(arguments: &Explain, explanation: &mut Explanation) -> anyhow::Result<()> {
     let to = &explanation.packet;
     let client = client(arguments, to.destination)?;
     let packet = packet(&client, to.destination, to.protocol, to.port);
-    let probe = Probe::send(&packet, &client).map_err(anyhow::Error::from)?;
-    probe.tell(explanation);
+    Probe::send(&packet, &client)?.tell(explanation);
     Ok(())
 }
 
-fn client(arguments: &Explain, to: IpAddr) -> Result<Client, Failure> {
-    let client = match arguments.netns.as_deref() {
-        Some(namespace) => Client::in_namespace(Path::new(namespace), arguments.from, to),
+fn client(arguments: &Explain, to: IpAddr) -> anyhow::Result<Client> {
+    match arguments.netns.as_deref() {
+        Some(namespace) => Client::in_namespace(namespace, arguments.from, to),
         None => Client::find(arguments.from, to),
-    };
-    client.map_err(|error| Failure::Other(error.into()))
-}
-
-/// Repeats an explanation until plan and kernel agree, or differ although the objects stay the same.
-/// Where the objects keep changing, the difference is forgotten: it may be none.
-fn settled(
-    arguments: &Explain,
-    reader: &Reader,
-    about: &About<'_>,
-) -> Result<ServiceExplanation, Failure> {
-    let selection = match about {
-        About::Service(name, _) => Selection::Service(name.clone()),
-        About::Destination(to) => Selection::Address { address: to.address, port: to.port },
-    };
-    let mut objects = reader.read(&selection)?;
-    let mut differences = 0;
-    let mut attempts = 0;
-    loop {
-        let (store, desired) = objects.planned();
-        let status = reader.is_agent().then_some(&objects.status);
-        let subject = Subject { store: &store, desired: &desired, status };
-        let asked = Asked { arguments, subject };
-        let mut explanation = match about {
-            About::Service(name, port) => asked.explain_service(name, *port)?,
-            About::Destination(to) => {
-                let explanation = asked.explain(*to)?;
-                ServiceExplanation {
-                    service: String::new(),
-                    verdict: explanation.verdict,
-                    changes: Vec::new(),
-                    findings: Vec::new(),
-                    frontends: vec![explanation],
-                }
-            }
-        };
-        let changes = history::latest(&objects);
-        match (about, &mut explanation.frontends[..]) {
-            (About::Destination(_), [only]) => only.changes = changes,
-            _ => explanation.changes = changes,
-        }
-        attempts += 1;
-        if !explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers)) {
-            return Ok(explanation);
-        }
-        std::thread::sleep(PAUSE);
-        let before = std::mem::replace(&mut objects, reader.read(&selection)?);
-        differences = if is_same(&before.excerpt, &objects.excerpt) { differences + 1 } else { 0 };
-        if differences == DIFFERENCES {
-            return Ok(explanation);
-        }
-        if attempts == ATTEMPTS {
-            explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
-            return Ok(explanation);
-        }
     }
-}
-
-/// Returns true if no object of the excerpts has changed between them. The number of syncs does not
-/// matter: they concern other objects, too.
-fn is_same(one: &Excerpt, other: &Excerpt) -> bool {
-    one.changes.len() == other.changes.len()
-        && one.changes.iter().all(|change| other.changes.contains(change))
-        && one.last_changes.len() == other.last_changes.len()
-        && one.last_changes.iter().all(|change| other.last_changes.contains(change))
 }
 
 /// A question with the objects that answer it.
@@ -153,9 +110,9 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn explain(&self, to: Destination) -> Result<Explanation, Failure> {
+    fn explain(&self, to: Destination) -> anyhow::Result<Explanation> {
         let subject = &self.subject;
-        if subject.status.is_none() {
+        if subject.agent.is_none() {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let client = Client::assumed(self.arguments.from, node, to.address);
@@ -165,10 +122,9 @@ impl Asked<'_> {
         let client = client(self.arguments, to.address)?;
         let packet = packet(&client, to.address, to.protocol, to.port);
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
-        let mut tables = KernelTables::open(context, Family::of(to.address))
-            .map_err(|error| kernel_errors::explain(&error))?;
-        let way =
-            Way::in_kernel(&packet, &mut tables).map_err(|error| kernel_errors::explain(&error))?;
+        let mut tables =
+            KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
+        let way = Way::in_kernel(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
@@ -185,7 +141,7 @@ impl Asked<'_> {
         &self,
         name: &ObjectName,
         port: Option<&str>,
-    ) -> Result<ServiceExplanation, Failure> {
+    ) -> anyhow::Result<ServiceExplanation> {
         let (frontends, mut findings) = of_service(name, port, &self.subject);
         if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
             let service = self.subject.store.service(name);
@@ -193,10 +149,8 @@ impl Asked<'_> {
                 let ports = service.ports.iter();
                 ports.map(|port| format!("{} ({})", port.name, port.port)).collect::<Vec<_>>()
             });
-            return Err(Failure::Other(anyhow!(
-                "Service {name} has no port {port}; it has {}",
-                ports.unwrap_or_default().join(", ")
-            )));
+            let ports = ports.unwrap_or_default().join(", ");
+            return Err(anyhow!("Service {name} has no port {port}; it has {ports}"));
         }
         let fits = |address: &IpAddr| {
             self.arguments.from.is_none_or(|from| Family::of(from) == Family::of(*address))
@@ -217,18 +171,15 @@ impl Asked<'_> {
             match self.explain(Destination { address, port, protocol }) {
                 Ok(explanation) => explanations.push(explanation),
                 // Such as the node without a route of one family: the others still have answers.
-                Err(Failure::Other(error)) if several => {
+                Err(error) if several => {
                     findings.push(Finding::new(Code::NotExplained, format!("{key}: {error:#}")));
                 }
                 Err(error) => return Err(error),
             }
         }
-        let is_partial = findings.iter().any(|finding| finding.code == Code::NotExplained);
-        let verdicts = explanations.iter().map(|explanation| explanation.verdict);
-        let worst = verdicts.chain(is_partial.then_some(Verdict::Unknown)).max();
         Ok(ServiceExplanation {
             service: name.to_string(),
-            verdict: worst.unwrap_or(Verdict::NotAService),
+            verdict: Verdict::Unknown,
             changes: Vec::new(),
             findings,
             frontends: explanations,

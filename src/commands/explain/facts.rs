@@ -9,11 +9,11 @@ use nfnetlink::route::{
     route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Choice, Code, Finding, Packet, Tables};
+use shunt_core::explain::{Code, Finding, Packet, Tables};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::FrontendKey;
 
-use super::others::{Leg, Others};
+use super::others::Others;
 use super::{Client, Origin, Way};
 use crate::dataplane::KernelTables;
 
@@ -201,7 +201,7 @@ impl Facts {
             let others = Passing::Passes;
             facts.endpoints.push(EndpointFacts { backend: choice.backend, reach, tracked, others });
         }
-        if let Err(error) = facts.judge_others(packet, choices, mark, &links) {
+        if let Err(error) = facts.judge_others(packet, mark, &links) {
             facts.before = Passing::May(format!("chains that could not be read: {error}"));
             facts.unknown.push(format!("chains of other programs: {error}"));
         }
@@ -212,15 +212,15 @@ impl Facts {
     fn judge_others(
         &mut self,
         packet: &Packet,
-        choices: &[Choice],
         mark: u32,
         links: &[Link],
     ) -> Result<(), nfnetlink::nft::Error> {
         let mut others = Others::list(packet, links)?;
         self.before = others.before(packet)?;
-        for (endpoint, choice) in self.endpoints.iter_mut().zip(choices).take(MAX_JUDGED) {
-            let leg = Leg { packet, choice: *choice, reach: &endpoint.reach, mark };
-            endpoint.others = others.behind(&leg)?;
+        for EndpointFacts { backend, reach, others: passing, .. } in
+            self.endpoints.iter_mut().take(MAX_JUDGED)
+        {
+            *passing = others.behind(packet, *backend, reach, mark)?;
         }
         Ok(())
     }

@@ -43,15 +43,6 @@ impl Verdict {
     }
 }
 
-/// The verdict with its reasons.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Judgement {
-    /// What becomes of the connection.
-    pub verdict: Verdict,
-    /// The findings, most important first.
-    pub findings: Vec<Finding>,
-}
-
 /// The fate of a connection that gets one of the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
@@ -63,7 +54,7 @@ enum Fate {
     Unknown,
 }
 
-/// Judges a packet. `way` is its way through the kernel's tables, or the planned one without them.
+/// Judges a packet, and returns the findings, most important first. `way` is its way through the kernel's tables, or the planned one without them.
 #[must_use]
 pub fn judge(
     packet: &Packet,
@@ -72,7 +63,7 @@ pub fn judge(
     planned: &Way,
     facts: &Facts,
     status: Option<&Status>,
-) -> Judgement {
+) -> (Verdict, Vec<Finding>) {
     let mut findings = Vec::new();
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
@@ -115,7 +106,7 @@ pub fn judge(
             .iter()
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
-    Judgement { verdict, findings }
+    (verdict, findings)
 }
 
 /// Judges a connection to the agent's proxy on a loopback address.
@@ -136,7 +127,7 @@ fn proxied(
         findings.push(Finding::new(Code::LoopbackPortTaken, text));
         return Verdict::Unknown;
     }
-    match reasons.endpoints.iter().any(|view| view.is_used()) {
+    match reasons.endpoints.iter().any(|view| view.used) {
         true => Verdict::Delivered,
         false => Verdict::Refused,
     }
@@ -402,9 +393,8 @@ mod tests {
             let usage = Usage { entries, limit: Some(limit), ..Usage::default() };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
             let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
-            let judgement = judge(&packet, &Reasons::default(), &way, &way, &facts, None);
-            let codes: Vec<Code> = judgement.findings.iter().map(|it| it.code).collect();
-            (judgement.verdict, codes)
+            let (verdict, findings) = judge(&packet, &Reasons::default(), &way, &way, &facts, None);
+            (verdict, findings.iter().map(|it| it.code).collect::<Vec<Code>>())
         };
         assert_eq!(verdict(99, 100, false), (Verdict::Delivered, vec![]));
         assert_eq!(verdict(100, 100, false), (Verdict::Dropped, vec![Code::ConntrackFull]));

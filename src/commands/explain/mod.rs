@@ -27,25 +27,26 @@ use shunt_core::plan::{Desired, FrontendKey};
 
 use crate::commands::objects::place;
 use crate::dataplane::KernelTables;
-use crate::serve::status::Status;
+use crate::serve::query::Objects;
 
 pub use facts::Facts;
 pub use judge::{Verdict, judge};
-pub use probe::{Probe, ProbeError};
+pub use probe::Probe;
 pub use report::Explanation;
-pub use source::{Client, ClientError, Origin};
+pub use source::{Client, Origin};
 
 /// How often a walk through the kernel's tables is repeated when other transactions interfere.
 const ATTEMPTS: usize = 10;
 
 /// What an explanation is made of.
+#[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// The objects.
     pub store: &'a Store,
     /// Their plan.
     pub desired: &'a Desired,
-    /// The state of the agent; `None` without one.
-    pub status: Option<&'a Status>,
+    /// The answer of the agent; `None` without one.
+    pub agent: Option<&'a Objects>,
 }
 
 /// The way of a packet with the masquerading of each backend.
@@ -136,7 +137,8 @@ pub fn explain(
     let planned = Way::planned(packet, subject.desired);
     let way = kernel.unwrap_or(&planned);
     let reasons = reasons(packet, subject.store, subject.desired, &way.walk);
-    let judgement = judge(packet, &reasons, way, &planned, facts, subject.status);
+    let status = subject.agent.map(|agent| &agent.status);
+    let judgement = judge(packet, &reasons, way, &planned, facts, status);
     Explanation::new(packet, reasons, way, facts, judgement, kernel.is_some())
 }
 

@@ -5,7 +5,8 @@ use nfnetlink::nft::{
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;
-use shunt_core::explain::{Choice, Entry, Packet};
+use shunt_core::explain::{Entry, Packet};
+use shunt_core::model::Backend;
 use shunt_core::plan::TABLE;
 
 use super::facts::{Passing, Reach};
@@ -31,15 +32,6 @@ pub(super) struct Others {
     /// The interface of the route that the node chose before the translation. The output hook shows
     /// it behind the translation, too (`nf_hook_state.out`).
     first_output: Option<Interface>,
-}
-
-/// The way of a packet to one endpoint.
-pub(super) struct Leg<'a> {
-    pub(super) packet: &'a Packet,
-    pub(super) choice: Choice,
-    pub(super) reach: &'a Reach,
-    /// The bits that shunt adds to the mark.
-    pub(super) mark: u32,
 }
 
 /// A packet on its way past chains.
@@ -104,17 +96,22 @@ impl Others {
         {
             passage.doubt.get_or_insert(Passing::May(by));
         }
-        passage.translators(hook)?;
         Ok(passage.end())
     }
 
-    /// Judges the chains that the packet meets behind the translation to an endpoint.
-    pub(super) fn behind(&mut self, leg: &Leg<'_>) -> Result<Passing, Error> {
-        let Leg { packet, choice, reach, mark } = *leg;
+    /// Judges the chains that the packet meets behind the translation to an endpoint, on that way.
+    /// `mark` are the bits that shunt adds to the mark.
+    pub(super) fn behind(
+        &mut self,
+        packet: &Packet,
+        backend: Backend,
+        reach: &Reach,
+        mark: u32,
+    ) -> Result<Passing, Error> {
         let is_own = packet.entry == Entry::Node;
         let mut passage = Passage::new(self, packet);
-        passage.packet.destination = choice.backend.address;
-        passage.packet.port = choice.backend.port;
+        passage.packet.destination = backend.address;
+        passage.packet.port = backend.port;
         passage.packet.translated = true;
         passage.packet.mark.value |= mark;
         passage.own_mark = mark;
@@ -187,18 +184,19 @@ impl<'a> Passage<'a> {
         })
     }
 
-    fn chains(&self, wanted: impl Fn(&AttachedChain) -> bool) -> Vec<AttachedChain> {
-        self.others.chains.iter().filter(|chain| wanted(chain)).cloned().collect()
-    }
-
     fn pass(&mut self, wanted: impl Fn(&AttachedChain) -> bool) -> Result<Option<Passing>, Error> {
-        for chain in self.chains(wanted) {
+        let chains = self.others.chains.iter().filter(|chain| wanted(chain));
+        for chain in chains.cloned().collect::<Vec<_>>() {
             if chain.hook == POSTROUTING && chain.priority >= NAT_SRC {
                 // shunt's own chain clears its bit there.
                 self.packet.mark.known &= !self.own_mark;
             }
             let judgement = self.others.socket.judge(&chain, &self.packet)?;
             self.packet.mark = judgement.mark;
+            // Before shunt does.
+            if let Some(place) = judgement.translation.filter(|_| !self.packet.translated) {
+                self.doubt.get_or_insert(Passing::MayTranslate(name(&chain, &place)));
+            }
             match judgement.passing {
                 Judged::Passes => {}
                 Judged::Drops(place) => return Ok(Some(dropped(&chain, &place))),
@@ -209,24 +207,6 @@ impl<'a> Passage<'a> {
             }
         }
         Ok(None)
-    }
-
-    /// Notes chains that may translate the packet before shunt does.
-    fn translators(&mut self, hook: u32) -> Result<(), Error> {
-        let family = self.packet.family();
-        let chains = self.chains(|chain| {
-            chain.kind == "nat"
-                && chain.family.sees(family)
-                && chain.hook == hook
-                && chain.priority <= NAT_DST
-        });
-        for chain in chains {
-            let judgement = self.others.socket.judge(&chain, &self.packet)?;
-            if let Some(place) = judgement.translation {
-                self.doubt.get_or_insert(Passing::MayTranslate(name(&chain, &place)));
-            }
-        }
-        Ok(())
     }
 
     fn end(self) -> Passing {

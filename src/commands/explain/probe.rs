@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use nfnetlink::conntrack::{Conntrack, NewConnections, Tuple};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,7 +22,7 @@ use shunt_core::model::Protocol;
 use super::judge::Verdict;
 use super::report::{EndpointReport, Explanation, ProbeReport};
 use super::source::within;
-use super::{Client, ClientError, Origin, text};
+use super::{Client, Origin};
 
 /// How long the probe waits for an answer: the time of three SYNs.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,51 +53,38 @@ pub enum Outcome {
     NoAnswer,
 }
 
-/// Why there is no probe.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// The client is neither the node nor in a known network namespace.
-    #[error(
-        "no network namespace on this node has {0}: give --netns of the client, or run this on \
-             its node with access to /proc and /run/netns of the host"
-    )]
-    ForeignClient(IpAddr),
-    /// The protocol cannot be probed.
-    #[error("a probe needs TCP, UDP or SCTP")]
-    Protocol,
-    /// The socket of the client failed.
-    #[error("the probe cannot be sent: {0}")]
-    Socket(#[from] io::Error),
-    /// The namespace cannot be entered.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
-
 impl Probe {
     /// Sends the packet and waits for what comes back.
     ///
     /// # Errors
     /// If the packet cannot be sent from there.
-    pub fn send(packet: &Packet, client: &Client) -> Result<Probe, ProbeError> {
-        let protocol = Protocol::from_number(packet.protocol).ok_or(ProbeError::Protocol)?;
+    pub fn send(packet: &Packet, client: &Client) -> anyhow::Result<Probe> {
+        let protocol =
+            Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
         let to = SocketAddr::new(packet.destination, packet.port);
         let namespace = match (&client.namespace, &client.origin) {
             (Some(path), _) => Some(path.clone()),
             (None, Origin::Node) => None,
             (None, Origin::Interface(_)) => {
-                Some(namespace_of(packet.source).ok_or(ProbeError::ForeignClient(packet.source))?)
+                Some(namespace_of(packet.source).with_context(|| {
+                    format!(
+                        "no network namespace on this node has {}: give --netns of the client, or run \
+                         this on its node with access to /proc and /run/netns of the host",
+                        packet.source
+                    )
+                })?)
             }
         };
         // Connection tracking forgets a refused attempt at once, so the entry is caught as it begins.
         let mut begun = NewConnections::open();
         let start = Instant::now();
         let sent = match namespace {
-            Some(path) => within(&path, || attempt(protocol, from, to))??,
-            None => attempt(protocol, from, to)?,
+            Some(path) => within(&path, || attempt(protocol, from, to))?,
+            None => attempt(protocol, from, to),
         };
         let took = start.elapsed();
-        let (own, outcome) = sent;
+        let (own, outcome) = sent.context("the probe cannot be sent")?;
         let original = Tuple { source: own, destination: to };
         let mut entry = None;
         if let Ok(begun) = &mut begun {
@@ -136,7 +124,8 @@ impl Probe {
             Some(ProbeReport { result, text, endpoint: self.endpoint, seconds: took });
         let is_own = |endpoint: SocketAddr| {
             let is_used = |it: &EndpointReport| {
-                it.used && (it.address, it.port) == (endpoint.ip(), Some(endpoint.port()))
+                it.view.used
+                    && (it.view.address, it.view.port) == (endpoint.ip(), Some(endpoint.port()))
             };
             explanation.affinity.endpoint == Some(endpoint)
                 || explanation.endpoints.iter().any(is_used)
@@ -193,7 +182,6 @@ impl Probe {
                 explanation.findings.insert(0, Finding::new(code, text));
             }
         }
-        explanation.summary = text::summary(explanation);
     }
 }
 

@@ -1,14 +1,15 @@
 //! The explanation as JSON. Its field names and words are an interface: new ones may come, existing
 //! ones stay.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use serde::{Serialize, Serializer};
-use shunt_core::explain::{Assumption, Code, End, Entry, Finding, Packet, Reasons, Target};
+use serde::Serialize;
+use shunt_core::explain::{
+    Assumption, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
+};
 
 use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
-use super::judge::{Judgement, Verdict};
+use super::judge::Verdict;
 use super::{Way, text};
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
@@ -40,7 +41,6 @@ pub struct Explanation {
     /// All endpoints that the EndpointSlices list.
     pub endpoints: Vec<EndpointReport>,
     /// The findings, most important first.
-    #[serde(serialize_with = "findings")]
     pub findings: Vec<Finding>,
     /// The result of the probe, if there was one.
     pub probe: Option<ProbeReport>,
@@ -110,20 +110,9 @@ pub struct MasqueradeReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointReport {
-    /// The address.
-    pub address: IpAddr,
-    /// The port; `None` if its EndpointSlice has none for the service port.
-    pub port: Option<u16>,
-    /// The node.
-    pub node: Option<String>,
-    /// True on this node.
-    pub local: bool,
-    /// True if new connections may get it.
-    pub used: bool,
-    /// The probability that a new connection gets it.
-    pub probability: f64,
-    /// Why it is not used.
-    pub why: Option<&'static str>,
+    /// What the objects say about it.
+    #[serde(flatten)]
+    pub view: EndpointView,
     /// The way to it, as text.
     pub route: Option<String>,
     /// Why packets do not arrive, if something speaks against it.
@@ -150,12 +139,6 @@ pub struct ProbeReport {
     pub seconds: f64,
 }
 
-fn findings<S: Serializer>(findings: &[Finding], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(findings.iter().map(|Finding { code, text }| {
-        BTreeMap::from([("code", code.as_str()), ("text", text.as_str())])
-    }))
-}
-
 impl Explanation {
     /// Joins all parts.
     #[must_use]
@@ -164,10 +147,9 @@ impl Explanation {
         reasons: Reasons,
         way: &Way,
         facts: &Facts,
-        judgement: Judgement,
+        (verdict, findings): (Verdict, Vec<Finding>),
         from_kernel: bool,
     ) -> Explanation {
-        let Judgement { verdict, findings } = judgement;
         let target = reasons.target.as_ref();
         let reason = way.masquerades.iter().flatten().next().map(|reason| reason.as_str());
         let affinity = match &way.walk.end {
@@ -201,7 +183,7 @@ impl Explanation {
             },
             masquerade: MasqueradeReport { applies: reason.is_some(), reason },
             connections: facts.connections,
-            endpoints: endpoints(&reasons, facts),
+            endpoints: reasons.endpoints.iter().map(|view| endpoint(view, facts)).collect(),
             findings,
             probe: None,
             changes: Vec::new(),
@@ -211,7 +193,6 @@ impl Explanation {
         if way.walk.assumptions.contains(&Assumption::Interface) && from_kernel {
             explanation.unknown.push(Assumption::Interface.to_string());
         }
-        explanation.summary = text::summary(&explanation);
         explanation
     }
 
@@ -223,7 +204,6 @@ impl Explanation {
         self.findings.retain(|finding| finding.code != Code::KernelDiffers);
         self.unknown
             .push("whether the kernel agrees with the plan: the objects keep changing".to_owned());
-        self.summary = text::summary(self);
     }
 
     /// Returns true if the explanation has a finding with this code.
@@ -243,41 +223,30 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
-    let known = |address: IpAddr, port: Option<u16>| -> Option<&EndpointFacts> {
-        facts
-            .endpoints
-            .iter()
-            .find(|facts| facts.backend.address == address && Some(facts.backend.port) == port)
+fn endpoint(view: &EndpointView, facts: &Facts) -> EndpointReport {
+    let is_it = |facts: &&EndpointFacts| {
+        let backend = facts.backend;
+        view.used && backend.address == view.address && Some(backend.port) == view.port
     };
-    let report = |view: &shunt_core::explain::EndpointView| {
-        let facts = known(view.address, view.port).filter(|_| view.is_used());
-        let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
-            (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
-            (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
-                let text = format!("no answer to {waiting} tracked connections");
-                Some((text, "connection tracking"))
-            }
-            _ => None,
-        });
-        let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
-        let (obstacle, obstacle_source) = reach.or(others).unzip();
-        EndpointReport {
-            address: view.address,
-            port: view.port,
-            node: view.node.as_deref().map(str::to_owned),
-            local: view.is_local,
-            used: view.is_used(),
-            probability: view.probability,
-            why: view.why.map(|why| why.as_str()),
-            route: facts.and_then(|facts| route(&facts.reach)),
-            obstacle,
-            obstacle_source,
-            answered: facts.map(|facts| facts.tracked.answered),
-            unanswered: facts.map(|facts| facts.tracked.unanswered),
+    let facts = facts.endpoints.iter().find(is_it);
+    let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
+        (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
+        (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
+            let text = format!("no answer to {waiting} tracked connections");
+            Some((text, "connection tracking"))
         }
-    };
-    reasons.endpoints.iter().map(report).collect()
+        _ => None,
+    });
+    let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
+    let (obstacle, obstacle_source) = reach.or(others).unzip();
+    EndpointReport {
+        view: view.clone(),
+        route: facts.and_then(|facts| route(&facts.reach)),
+        obstacle,
+        obstacle_source,
+        answered: facts.map(|facts| facts.tracked.answered),
+        unanswered: facts.map(|facts| facts.tracked.unanswered),
+    }
 }
 
 fn route(reach: &Reach) -> Option<String> {
@@ -307,16 +276,20 @@ pub struct ServiceExplanation {
     /// The latest changes of the Service, the oldest first.
     pub(in crate::commands) changes: Vec<Line>,
     /// Findings about the Service as a whole.
-    #[serde(serialize_with = "findings")]
     pub findings: Vec<Finding>,
     /// One explanation per frontend.
     pub frontends: Vec<Explanation>,
 }
 
 impl ServiceExplanation {
-    /// Judges by the worst verdict of the frontends.
+    /// Judges by the worst verdict of the frontends, and sums each up.
     pub(super) fn judge(&mut self) {
-        let worst = self.frontends.iter().map(|frontend| frontend.verdict).max();
-        self.verdict = worst.unwrap_or(self.verdict);
+        for frontend in &mut self.frontends {
+            frontend.summary = text::summary(frontend);
+        }
+        let is_partial = self.findings.iter().any(|finding| finding.code == Code::NotExplained);
+        let verdicts = self.frontends.iter().map(|frontend| frontend.verdict);
+        let worst = verdicts.chain(is_partial.then_some(Verdict::Unknown)).max();
+        self.verdict = worst.unwrap_or(Verdict::NotAService);
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
-use shunt_core::explain::Code;
+use shunt_core::explain::{Code, EndpointView};
 use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
@@ -19,17 +19,18 @@ pub(super) fn summary(explanation: &Explanation) -> String {
     let reason = explanation.findings.first().map(|finding| finding.text.as_str());
     match (explanation.verdict, reason) {
         (Verdict::Delivered, reason) => {
-            let to = match explanation.endpoints.iter().filter(|endpoint| endpoint.used).count() {
-                1 => "to the only endpoint".to_owned(),
-                all => format!("to one of {all} endpoints"),
-            };
+            let to =
+                match explanation.endpoints.iter().filter(|endpoint| endpoint.view.used).count() {
+                    1 => "to the only endpoint".to_owned(),
+                    all => format!("to one of {all} endpoints"),
+                };
             match reason {
                 Some(reason) => format!("{to}; {reason}"),
                 None => to,
             }
         }
         (Verdict::Unknown, Some(reason)) => {
-            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.used);
+            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.view.used);
             let (blocked, free): (Vec<_>, Vec<_>) =
                 used.partition(|endpoint| endpoint.obstacle.is_some());
             match (blocked.len(), free.len()) {
@@ -134,7 +135,7 @@ impl Explanation {
         if self.service.is_none() {
             return Ok(());
         }
-        let used: Vec<&EndpointReport> = self.endpoints.iter().filter(|it| it.used).collect();
+        let used: Vec<&EndpointReport> = self.endpoints.iter().filter(|it| it.view.used).collect();
         let by_hash = self.load_balancing.is_some_and(|it| it != Balancing::Random.name());
         let text = match (used.len(), &self.affinity.endpoint, self.endpoints.len()) {
             (0, _, 0) => "none".to_owned(),
@@ -159,64 +160,49 @@ impl Explanation {
             return Ok(());
         }
         let masquerade = match self.masquerade.reason {
-            Some("external-cluster-policy") => "yes: externalTrafficPolicy is Cluster",
-            Some("not-local") => "yes: the client is not a local pod",
-            Some("masquerade-all") => "yes: masqueradeAll",
-            Some("hairpin") => "yes: the client may reach itself",
-            Some("node-to-local-policy") => "yes: the node reaches a frontend with policy Local",
-            Some(other) => other,
-            None if self.has(Code::LoopbackProxy) => "no: the proxy connects from this node",
-            None => "no",
+            Some(reason) => format!("yes: {}", reason.replace('-', " ")),
+            None if self.has(Code::LoopbackProxy) => {
+                "no: the proxy connects from this node".to_owned()
+            }
+            None => "no".to_owned(),
         };
-        rows.row("masquerade", masquerade, "rules")?;
+        rows.row("masquerade", &masquerade, "rules")?;
         for endpoint in used.iter().take(MAX_ENDPOINTS) {
             if let Some(route) = &endpoint.route {
-                rows.row("route", &format!("{}: {route}", name(endpoint)), "rtnetlink")?;
+                rows.row("route", &format!("{}: {route}", name(&endpoint.view)), "rtnetlink")?;
             }
         }
         Ok(())
     }
 }
 
-fn name(endpoint: &EndpointReport) -> String {
-    match endpoint.port {
-        Some(port) => SocketAddr::new(endpoint.address, port).to_string(),
-        None => endpoint.address.to_string(),
+fn name(EndpointView { address, port, .. }: &EndpointView) -> String {
+    match port {
+        Some(port) => SocketAddr::new(*address, *port).to_string(),
+        None => address.to_string(),
     }
 }
 
 fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
-    let mut text = format!("{:<22}", name(endpoint));
-    let here = if endpoint.local { " (this node)" } else { "" };
-    text.push_str(&format!(
-        " {:<24}",
-        format!("{}{here}", endpoint.node.as_deref().unwrap_or("-"))
-    ));
-    if let Some(why) = endpoint.why {
-        text.push_str(&format!(" not used: {}", why.replace('-', " ")));
-        return (text, "EndpointSlice");
-    }
-    if !endpoint.used {
-        text.push_str(" not used");
-        return (text, "rules");
-    }
-    if let Some(obstacle) = &endpoint.obstacle {
-        text.push_str(&format!(" {obstacle}"));
-        return (text, endpoint.obstacle_source.unwrap_or("rtnetlink"));
-    }
-    match (endpoint.answered, endpoint.unanswered) {
-        (Some(answered), Some(unanswered)) if answered + unanswered > 0 => {
-            text.push_str(&format!(" {answered} connections answered"));
-            if unanswered > 0 {
-                text.push_str(&format!(", {unanswered} not"));
-            }
-            (text, "connection tracking")
+    let view = &endpoint.view;
+    let here = if view.is_local { " (this node)" } else { "" };
+    let node = format!("{}{here}", view.node.as_deref().unwrap_or("-"));
+    let (text, from) = match (view.why, &endpoint.obstacle, endpoint.answered, endpoint.unanswered)
+    {
+        (Some(why), ..) => (format!("not used: {}", why.text()), "EndpointSlice"),
+        _ if !view.used => ("not used".to_owned(), "rules"),
+        (_, Some(obstacle), ..) => {
+            (obstacle.clone(), endpoint.obstacle_source.unwrap_or("rtnetlink"))
         }
-        _ => {
-            text.push_str(" used");
-            (text, "rules")
+        (_, _, Some(answered), Some(0)) if answered > 0 => {
+            (format!("{answered} connections answered"), "connection tracking")
         }
-    }
+        (_, _, Some(answered), Some(unanswered @ 1..)) => {
+            (format!("{answered} connections answered, {unanswered} not"), "connection tracking")
+        }
+        _ => ("used".to_owned(), "rules"),
+    };
+    (format!("{:<22} {node:<24} {text}", name(view)), from)
 }
 
 /// Numbered rows in two columns.

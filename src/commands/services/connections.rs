@@ -6,16 +6,12 @@ use std::ops::AddAssign;
 
 use foldhash::HashMap;
 use nfnetlink::Error;
-use nfnetlink::conntrack::{Connection, Conntrack, Destination, ProtocolState, Status};
+use nfnetlink::conntrack::{Connection, Conntrack, ProtocolState, Status};
 use serde::Serialize;
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::FrontendKey;
 
 use crate::dataplane::table_family;
-
-/// The maximum number of destinations to ask for one by one. The kernel walks its whole table for
-/// each; for more, one dump of the whole table costs less.
-const MAX_DESTINATIONS: usize = 4;
 
 /// Numbers of tracked connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -72,21 +68,10 @@ impl TrackedConnections {
         is_node: impl Fn(IpAddr) -> bool,
     ) -> Result<TrackedConnections, Error> {
         let mut found = TrackedConnections::default();
-        for family in Family::ALL {
-            let of_family = || keys.iter().filter(|key| key.family() == family);
-            let destinations: Option<Vec<Destination>> =
-                of_family().map(|key| destination(*key)).collect();
-            let mut count = |connection: Connection| {
+        for family in keys.iter().map(FrontendKey::family).collect::<BTreeSet<Family>>() {
+            conntrack.connections(table_family(family), |connection| {
                 found.count(keys, &connection, &is_node);
-            };
-            match destinations {
-                Some(destinations) if destinations.len() <= MAX_DESTINATIONS => {
-                    for destination in &destinations {
-                        conntrack.connections_to(destination, &mut count)?;
-                    }
-                }
-                _ => conntrack.connections(table_family(family), count)?,
-            }
+            })?;
         }
         Ok(found)
     }
@@ -129,9 +114,4 @@ impl TrackedConnections {
         others.for_each(|(_, tracked)| sum += *tracked);
         sum
     }
-}
-
-fn destination(key: FrontendKey) -> Option<Destination> {
-    let FrontendKey::Address(address, protocol, port) = key else { return None };
-    Some(Destination { protocol: protocol.number(), address, port: Some(port) })
 }

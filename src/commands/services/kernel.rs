@@ -1,30 +1,26 @@
 //! Makes a picture from the kernel's verdict maps alone: no I/O. Their comments name the Services.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
-use super::{Frontend, Picture, Selected, Service, ShortCircuit, Source, State, rate};
+use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
 use crate::commands::objects::place;
-use crate::dataplane::Verdicts;
 use crate::serve::status::Time;
 
 /// What only the objects tell.
 const UNKNOWN: &str = "unknown";
 
-/// Makes a picture of a node without an agent. `before` has the verdicts of the last picture, and the
-/// time since then.
+/// Makes a picture of a node without an agent.
 #[must_use]
 pub fn picture_of_kernel(
-    verdicts: &Verdicts,
-    before: Option<(&Verdicts, Duration)>,
+    kernel: &Kernel<'_>,
     selected: &Selected,
     problems: Vec<String>,
 ) -> Picture {
     let mut services: BTreeMap<ObjectName, BTreeMap<FrontendKey, Frontend>> = BTreeMap::new();
-    for (key, verdict) in verdicts {
+    for (key, verdict) in kernel.verdicts.into_iter().flatten() {
         let (name, port_name) = verdict.label.split_once(':').unwrap_or((&verdict.label, ""));
         let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         let name = ObjectName::new(namespace, name);
@@ -38,7 +34,7 @@ pub fn picture_of_kernel(
             service: verdict.label.to_string(),
             port_name: port_name.to_owned(),
             kind: if address.is_some() { UNKNOWN } else { "NodePort" },
-            address: address.map(|address| address.to_string()),
+            address,
             port,
             protocol: key.protocol().to_string().to_uppercase(),
             family: key.family().to_string(),
@@ -46,8 +42,8 @@ pub fn picture_of_kernel(
             endpoints_used: endpoints,
             endpoints_listed: endpoints,
             new_connections: Some(verdict.connections()),
-            new_connections_per_second: rate(*key, verdict.connections(), before),
-            state: State::NoAgent,
+            new_connections_per_second: rate(*key, verdict.connections(), kernel.before),
+            state: "no-agent",
             short_circuit: verdict.short_circuit.exists.then(|| ShortCircuit {
                 endpoints_used: verdict.slots(short_circuit),
                 new_connections: Some(verdict.short_circuit.connections),

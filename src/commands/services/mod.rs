@@ -11,22 +11,23 @@ pub mod connections;
 mod kernel;
 mod picture;
 mod sort;
-mod state;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
+
 use serde::Serialize;
+use shunt_core::explain::EndpointView;
 
 use crate::serve::status::Time;
 
 pub use connections::{Tracked, TrackedConnections};
 pub use kernel::picture_of_kernel;
 use picture::rate;
-pub use picture::{Kernel, Selected, Sources, differing, picture};
+pub use picture::{Kernel, Selected, differing, picture};
 pub use sort::Sort;
-pub use state::State;
 pub use text::Columns;
 
 /// The Services of a node at one time.
@@ -108,11 +109,11 @@ pub struct Frontend {
     /// ClusterIP, LoadBalancer, ExternalIP or NodePort.
     pub kind: &'static str,
     /// The address; `None` for a node port.
-    pub address: Option<String>,
+    pub address: Option<IpAddr>,
     /// The addresses of a node port; `None` for all local addresses but loopback, or if they are
     /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub node_addresses: Option<Vec<String>>,
+    pub node_addresses: Option<Vec<IpAddr>>,
     /// The port.
     pub port: u16,
     /// TCP, UDP or SCTP.
@@ -129,8 +130,8 @@ pub struct Frontend {
     pub new_connections: Option<u64>,
     /// The new connections a second since the last picture.
     pub new_connections_per_second: Option<f64>,
-    /// The state.
-    pub state: State,
+    /// The state in a word: `ok` if new connections get an endpoint.
+    pub state: &'static str,
     /// Why the state is not ok, and what to do.
     pub reason: Option<String>,
     /// True if the kernel masquerades all connections, regardless of their source.
@@ -167,29 +168,9 @@ pub struct ShortCircuit {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoint {
-    /// The address.
-    pub address: String,
-    /// The port; `None` if the EndpointSlice has no such port.
-    pub port: Option<u16>,
-    /// The node.
-    pub node: Option<String>,
-    /// True on the agent's node.
-    pub local: bool,
-    /// `hints.forZones`.
-    pub zone_hints: Vec<String>,
-    /// `conditions.ready`.
-    pub ready: bool,
-    /// `conditions.terminating`.
-    pub terminating: bool,
-    /// True if new connections may get it.
-    pub used: bool,
-    /// The probability that a new connection gets it.
-    pub probability: f64,
-    /// Why it is not used, in a word.
-    pub why: Option<&'static str>,
-    /// Why it is not used, as text.
-    #[serde(skip)]
-    pub why_text: Option<&'static str>,
+    /// What the objects say about it.
+    #[serde(flatten)]
+    pub view: EndpointView,
     /// The tracked connections to it, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<Tracked>,

@@ -6,78 +6,52 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
-use shunt_core::model::{
-    self, Backend, Family, ObjectName, Protocol, ServicePort, Store, TrafficPolicy,
-};
+use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
 use shunt_core::plan::{
-    self, Conflict, Desired, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
+    self, Conflict, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
 };
 
 use super::connections::TrackedConnections;
-use super::{
-    Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source, State, Tracked,
-};
+use super::{Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source};
+use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
-
 use crate::serve::history;
-use crate::serve::status::{Status, Time};
+use crate::serve::status::Time;
 
-/// The Services of a picture.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selected {
-    /// All Services.
-    All,
-    /// The Services of this namespace.
-    Namespace(String),
+/// The Services of a picture; by default all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selected {
+    /// Those of this namespace.
+    pub namespace: Option<String>,
     /// The Service of this name, with its endpoints.
-    Service(ObjectName),
+    pub service: Option<ObjectName>,
 }
 
 impl Selected {
     pub(super) fn has(&self, name: &ObjectName) -> bool {
-        match self {
-            Selected::All => true,
-            Selected::Namespace(namespace) => **namespace == *name.namespace,
-            Selected::Service(wanted) => wanted == name,
-        }
-    }
-
-    fn is_detailed(&self) -> bool {
-        matches!(self, Selected::Service(_))
+        self.namespace.as_deref().is_none_or(|wanted| wanted == &*name.namespace)
+            && self.service.as_ref().is_none_or(|wanted| wanted == name)
     }
 }
 
 /// The state of the kernel.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Kernel<'a> {
     /// The verdicts; `None` if they are unknown.
     pub verdicts: Option<&'a Verdicts>,
     /// The verdicts of the last picture, and the time since then.
     pub before: Option<(&'a Verdicts, Duration)>,
     /// The frontends whose verdicts differ from the plan for certain.
-    pub differing: Option<&'a BTreeSet<FrontendKey>>,
+    pub differing: BTreeSet<FrontendKey>,
     /// The tracked connections, if asked for.
-    pub connections: Option<&'a TrackedConnections>,
-}
-
-/// The objects of a picture.
-#[derive(Debug, Clone, Copy)]
-pub struct Sources<'a> {
-    /// The objects.
-    pub store: &'a Store,
-    /// Their plan.
-    pub desired: &'a Desired,
-    /// The agent and its revision; `None` for manifests.
-    pub agent: Option<(&'a Status, u64)>,
-    /// The last changes of Services.
-    pub last_changes: &'a [(ObjectName, history::LastChange)],
+    pub connections: Option<TrackedConnections>,
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
 #[must_use]
 pub fn differing(
-    Sources { store, desired, .. }: Sources<'_>,
+    Subject { store, desired, .. }: Subject<'_>,
     selected: &Selected,
     verdicts: &Verdicts,
 ) -> BTreeSet<FrontendKey> {
@@ -102,32 +76,27 @@ pub fn differing(
 /// Makes a picture.
 #[must_use]
 pub fn picture(
-    sources: Sources<'_>,
+    sources: Subject<'_>,
     kernel: Kernel<'_>,
     selected: &Selected,
     problems: Vec<String>,
 ) -> Picture {
-    let Sources { store, desired, agent, last_changes } = sources;
+    let Subject { store, desired, agent } = sources;
     let context = desired.node_context();
     let locality = context.map(|context| context.locality()).unwrap_or_default();
-    let mut conflicts: HashMap<FrontendKey, Vec<&Conflict>> = HashMap::default();
-    for conflict in desired.conflicts() {
-        conflicts.entry(conflict.frontend).or_default().push(conflict);
-    }
-    let quarantined = agent.map(|(status, _)| status.rules.quarantined.iter());
-    let quarantined = quarantined.into_iter().flatten().map(|refused| {
-        // The description is that of the frontend, then of its Service.
-        let (frontend, _) = refused.what.split_once(" of ").unwrap_or((&refused.what, ""));
-        (frontend, &*refused.reason)
-    });
+    let conflicts = desired.conflicts().map(|it| ((it.frontend, &it.loser), it));
+    let quarantined = agent.into_iter().flat_map(|agent| &agent.status.rules.quarantined);
+    let quarantined =
+        quarantined.filter_map(|it| Some((it.frontend.as_deref()?, it.reason.as_str())));
+    let last_changes = agent.into_iter().flat_map(|agent| &agent.excerpt.last_changes);
     let painter = Painter {
         sources,
         kernel,
         context: context.map(|context| &**context),
-        detailed: selected.is_detailed(),
-        conflicts,
+        detailed: selected.service.is_some(),
+        conflicts: conflicts.collect(),
         quarantined: quarantined.collect(),
-        last_changes: last_changes.iter().map(|(name, last)| (name, last)).collect(),
+        last_changes: last_changes.map(|(name, last)| (name, last)).collect(),
     };
     let services = store.services().filter(|service| selected.has(&service.name));
     let ignored = store.ignored().keys().filter(|name| selected.has(name));
@@ -145,7 +114,7 @@ pub fn picture(
         node: locality.node.to_owned(),
         zone: locality.zone.map(str::to_owned),
         source: if agent.is_some() { Source::Agent } else { Source::Manifests },
-        revision: agent.map(|(_, revision)| revision),
+        revision: agent.map(|agent| agent.excerpt.revision),
         problems,
         services: services.map(|service| painter.service(service)).collect(),
         ignored: ignored.collect(),
@@ -153,11 +122,12 @@ pub fn picture(
 }
 
 struct Painter<'a> {
-    sources: Sources<'a>,
+    sources: Subject<'a>,
     kernel: Kernel<'a>,
     context: Option<&'a NodeContext>,
     detailed: bool,
-    conflicts: HashMap<FrontendKey, Vec<&'a Conflict>>,
+    /// By frontend and loser.
+    conflicts: HashMap<(FrontendKey, &'a ObjectName), &'a Conflict>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
     last_changes: HashMap<&'a ObjectName, &'a history::LastChange>,
@@ -202,7 +172,7 @@ impl Painter<'_> {
         kind: FrontendKind,
         key: FrontendKey,
     ) -> Frontend {
-        let Sources { store, desired, .. } = self.sources;
+        let Subject { store, desired, .. } = self.sources;
         let label = match &*port.name {
             "" => service.name.to_string(),
             name => format!("{}:{name}", service.name),
@@ -216,8 +186,7 @@ impl Painter<'_> {
                     let is_on = context.options.loopback_node_ports.has(family);
                     let loopback = (is_on && protocol == Protocol::Tcp)
                         .then(|| LoopbackNodePorts::address(family));
-                    let all = addresses.into_iter().chain(loopback);
-                    all.map(|address| address.to_string()).collect::<Vec<_>>()
+                    addresses.into_iter().chain(loopback).collect::<Vec<_>>()
                 })
                 // Manifests do not tell the addresses of interfaces.
                 .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty()),
@@ -230,57 +199,64 @@ impl Painter<'_> {
         let is_owner = desired.service_of(key) == Some(&service.name);
         let planned = desired.frontend(key).filter(|_| is_owner);
         let view = planned.and_then(|_| frontend_view(key, store, desired));
-        let views: &[EndpointView] = view.as_ref().map_or(&[], |view| &view.endpoints);
-        let of_family = |view: &&EndpointView| view.why != Some(NotUsed::OtherFamily);
-        let listed = views.iter().filter(of_family).count();
         let has_no_address = node_addresses.as_ref().is_some_and(Vec::is_empty);
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
-        let verdict = planned.and(self.kernel.verdicts).map(|all| all.get(&key));
-        let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
-        let short_circuit = planned.filter(|planned| !planned.short_circuit.is_empty());
-        let tracked = planned.and(self.kernel.connections);
-        // Those of the other family matter only if there are no others.
-        let shown = views.iter().filter(|view| listed == 0 || of_family(view));
-        let endpoints = planned
-            .filter(|_| self.detailed)
-            .map(|_| shown.map(|view| self.endpoint(view, key, tracked)).collect());
-        let known: Vec<(IpAddr, u16)> =
-            views.iter().filter_map(|view| Some((view.address, view.port?))).collect();
-        Frontend {
+        let frontend = Frontend {
             service: label,
             port_name: port.name.to_string(),
             kind: kind_word(kind),
-            address: address.map(|address| address.to_string()),
+            address,
             node_addresses,
             port: number,
             protocol: key.protocol().to_string().to_uppercase(),
             family: key.family().to_string(),
             policy: policy_word(policy),
-            endpoints_used: planned
-                .and_then(plan::Frontend::main_pool)
-                .map_or(0, |pool| backends(pool)),
+            state,
+            reason,
+            ..Frontend::default()
+        };
+        let Some(planned) = planned else { return frontend };
+        let views = view.map(|view| view.endpoints).unwrap_or_default();
+        let of_family = |view: &EndpointView| view.why != Some(NotUsed::OtherFamily);
+        let listed = views.iter().filter(|view| of_family(view)).count();
+        let verdict = self.kernel.verdicts.map(|all| all.get(&key));
+        let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
+        let pool: &[Backend] = planned.main_pool().map_or(&[], |pool| pool);
+        let short_circuit = (!planned.short_circuit.is_empty()).then(|| ShortCircuit {
+            endpoints_used: backends(&planned.short_circuit),
+            new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
+        });
+        let tracked = self.kernel.connections.as_ref().filter(|_| self.detailed);
+        let known: Vec<(IpAddr, u16)> =
+            views.iter().filter_map(|view| Some((view.address, view.port?))).collect();
+        let topology = topology(&views);
+        let endpoint = |view: EndpointView| {
+            let to = |tracked: &TrackedConnections| {
+                view.port.map(|port| tracked.to(key, (view.address, port))).unwrap_or_default()
+            };
+            Endpoint { connections: tracked.map(to), view }
+        };
+        // Those of the other family matter only if there are no others.
+        let shown = views.into_iter().filter(|view| listed == 0 || of_family(view));
+        Frontend {
+            endpoints_used: backends(pool),
             endpoints_listed: listed,
             new_connections: connections,
             new_connections_per_second: connections
                 .and_then(|now| rate(key, now, self.kernel.before)),
-            state,
-            reason,
-            masquerade: planned.is_some_and(|planned| planned.masquerade),
-            topology: topology(views),
-            load_balancing: planned.map(|planned| planned.balancing.name()),
-            session_affinity_seconds: planned.and_then(|planned| planned.affinity),
+            masquerade: planned.masquerade,
+            topology,
+            load_balancing: Some(planned.balancing.name()),
+            session_affinity_seconds: planned.affinity,
             allowed_sources: planned
-                .and_then(|planned| planned.sources.as_ref())
+                .sources
+                .as_ref()
                 .map(|ranges| ranges.iter().map(range).collect()),
-            short_circuit: short_circuit.map(|planned| ShortCircuit {
-                endpoints_used: backends(&planned.short_circuit),
-                new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
-            }),
-            endpoints,
-            unlisted_connections: tracked
-                .filter(|_| self.detailed)
-                .map(|tracked| tracked.to_others(key, &known)),
+            short_circuit,
+            endpoints: self.detailed.then(|| shown.map(endpoint).collect()),
+            unlisted_connections: tracked.map(|tracked| tracked.to_others(key, &known)),
+            ..frontend
         }
     }
 
@@ -291,61 +267,33 @@ impl Painter<'_> {
         is_planned: bool,
         view: Option<&FrontendView>,
         has_no_address: bool,
-    ) -> (State, Option<String>) {
+    ) -> (&'static str, Option<String>) {
         if !is_planned {
-            let conflicts = self.conflicts.get(&key).into_iter().flatten();
-            let mut lost = conflicts.filter(|conflict| conflict.loser == service.name);
-            let reason =
-                lost.next().map(|it| format!("Service {} has it: {}", it.winner, it.reason));
-            return (State::Conflict, reason);
+            let lost = self.conflicts.get(&(key, &service.name));
+            let reason = lost.map(|it| format!("Service {} has it: {}", it.winner, it.reason));
+            return ("conflict", reason);
         }
         if let Some(reason) = self.quarantined.get(&*key.to_string()) {
-            return (State::Quarantined, Some(format!("the kernel refuses it: {reason}")));
+            return ("quarantined", Some(format!("the kernel refuses it: {reason}")));
         }
-        let differs = self.kernel.differing.is_some_and(|keys| keys.contains(&key));
-        if let Some(verdicts) = self.kernel.verdicts.filter(|_| differs) {
-            let exists = verdicts.get(&key).is_some_and(|it| it.main.exists);
-            let (state, reason) = match exists {
-                true => (State::KernelDiffers, "its element in the kernel is not the planned one"),
-                false => (State::NotInKernel, "the kernel has no element for it"),
+        if self.kernel.differing.contains(&key) {
+            let verdict = self.kernel.verdicts.and_then(|verdicts| verdicts.get(&key));
+            let (state, reason) = match verdict.is_some_and(|it| it.main.exists) {
+                true => ("kernel-differs", "its element in the kernel is not the planned one"),
+                false => ("not-in-kernel", "the kernel has no element for it"),
             };
             return (state, Some(format!("{reason}; see shunt status")));
         }
         if has_no_address {
             let reason = "nodePortAddresses select no address of this family".to_owned();
-            return (State::NoAddress, Some(reason));
+            return ("no-address", Some(reason));
         }
         match view.and_then(|view| view.finding.clone()) {
-            Some(finding) => (State::Unserved(finding.code), Some(finding.text)),
+            Some(finding) => (finding.code.as_str(), Some(finding.text)),
             None if self.sources.desired.oversized().contains(&service.name) => {
-                (State::Oversized, Some(plan::OVERSIZED.to_owned()))
+                ("too-many-elements", Some(plan::OVERSIZED.to_owned()))
             }
-            None => (State::Ok, None),
-        }
-    }
-
-    fn endpoint(
-        &self,
-        view: &EndpointView,
-        key: FrontendKey,
-        tracked: Option<&TrackedConnections>,
-    ) -> Endpoint {
-        let connections = tracked.map(|tracked| {
-            view.port.map_or_else(Tracked::default, |port| tracked.to(key, (view.address, port)))
-        });
-        Endpoint {
-            address: view.address.to_string(),
-            port: view.port,
-            node: view.node.as_deref().map(str::to_owned),
-            local: view.is_local,
-            zone_hints: view.zone_hints.iter().map(ToString::to_string).collect(),
-            ready: view.ready,
-            terminating: view.terminating,
-            used: view.is_used(),
-            probability: view.probability,
-            why: view.why.map(NotUsed::as_str),
-            why_text: view.why.map(NotUsed::text),
-            connections,
+            None => ("ok", None),
         }
     }
 }

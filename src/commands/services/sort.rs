@@ -1,5 +1,8 @@
 //! The order of Services in a picture.
 
+use std::cmp::Ordering;
+use std::slice::from_ref;
+
 use clap::ValueEnum;
 
 use super::{Frontend, Picture};
@@ -20,22 +23,20 @@ impl Picture {
     pub fn sort(&mut self, sort: Sort) {
         let key = |frontends: &[Frontend]| {
             let rates = frontends.iter().filter_map(|it| it.new_connections_per_second);
-            let rate = if sort == Sort::Rate { rates.sum() } else { 0.0 };
+            let rate: f64 = if sort == Sort::Rate { rates.sum() } else { 0.0 };
             let connections: u64 = frontends.iter().filter_map(|it| it.new_connections).sum();
             (rate, connections)
         };
+        // A rate is a number.
         let higher = |one: &[Frontend], other: &[Frontend]| {
-            let ((rate, connections), (other_rate, others)) = (key(one), key(other));
-            other_rate.total_cmp(&rate).then(others.cmp(&connections))
+            key(other).partial_cmp(&key(one)).unwrap_or(Ordering::Equal)
         };
         if sort == Sort::Name {
             return;
         }
         self.services.sort_by(|one, other| higher(&one.frontends, &other.frontends));
         for service in &mut self.services {
-            service.frontends.sort_by(|one, other| {
-                higher(std::slice::from_ref(one), std::slice::from_ref(other))
-            });
+            service.frontends.sort_by(|one, other| higher(from_ref(one), from_ref(other)));
         }
     }
 }

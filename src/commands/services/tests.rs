@@ -10,10 +10,12 @@ use shunt_core::model::{
 };
 use shunt_core::plan::{Desired, FrontendKey, Options, Pools};
 
-use super::{Columns, Kernel, Selected, Sources, differing, picture};
+use super::{Columns, Kernel, Selected, differing, picture};
+use crate::commands::explain::Subject;
 use crate::dataplane::{Installed, Verdict, Verdicts};
 use crate::serve::history::LastChange;
-use crate::serve::status::{Status, Time};
+use crate::serve::query::{Excerpt, Objects};
+use crate::serve::status::Time;
 
 const VIP: FrontendKey = FrontendKey::Address(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 1)),
@@ -108,20 +110,25 @@ fn verdicts(desired: &Desired, main: u64, short_circuit: u64) -> Verdicts {
 fn json_has_the_documented_fields() {
     let (store, desired) = cluster();
     let (before, now) = (verdicts(&desired, 10, 0), verdicts(&desired, 15, 2));
-    let status = Status::default();
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(60);
-    let last = [(name(), LastChange { received: Time(changed), committed_after: 0.5 })];
-    let agent = Some((&status, 7));
-    let sources = Sources { store: &store, desired: &desired, agent, last_changes: &last };
-    let differing = differing(sources, &Selected::All, &now);
+    let last = vec![(name(), LastChange { received: Time(changed), committed_after: 0.5 })];
+    let excerpt = Excerpt { revision: 7, last_changes: last, ..Excerpt::default() };
+    let agent = Objects { excerpt, ..Objects::default() };
+    let sources = Subject { store: &store, desired: &desired, agent: Some(&agent) };
+    let differing = differing(sources, &Selected::default(), &now);
     assert!(differing.is_empty(), "{differing:?}");
     let kernel = Kernel {
         verdicts: Some(&now),
         before: Some((&before, Duration::from_secs(2))),
-        differing: Some(&differing),
+        differing,
         connections: None,
     };
-    let mut picture = picture(sources, kernel, &Selected::Service(name()), vec!["old".into()]);
+    let mut picture = picture(
+        sources,
+        kernel,
+        &Selected { service: Some(name()), ..Selected::default() },
+        vec!["old".into()],
+    );
     picture.taken = Time(SystemTime::UNIX_EPOCH);
     let here = json!({
         "address": "10.244.0.1", "port": 8080, "node": "here", "local": true,
@@ -196,8 +203,7 @@ fn json_has_the_documented_fields() {
 #[test]
 fn counter_that_is_smaller_than_before_counts_from_zero() {
     let (store, desired) = cluster();
-    let sources =
-        Sources { store: &store, desired: &desired, agent: None, last_changes: Default::default() };
+    let sources = Subject { store: &store, desired: &desired, agent: None };
     let rate = |before: u64, now: u64| {
         let (before, now) = (verdicts(&desired, before, 0), verdicts(&desired, now, 0));
         let kernel = Kernel {
@@ -205,7 +211,7 @@ fn counter_that_is_smaller_than_before_counts_from_zero() {
             before: Some((&before, Duration::from_millis(500))),
             ..Kernel::default()
         };
-        let picture = picture(sources, kernel, &Selected::All, Vec::new());
+        let picture = picture(sources, kernel, &Selected::default(), Vec::new());
         picture.services[0].frontends[1].new_connections_per_second
     };
     assert_eq!(rate(10, 13), Some(6.0));

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shunt_core::model::Balancing;
 
-use super::{Endpoint, Frontend, LastChange, Picture, Service, State, Tracked};
+use super::{Endpoint, Frontend, LastChange, Picture, Service, Tracked};
 use crate::serve::escape;
 use crate::serve::status::Time;
 
@@ -64,19 +65,14 @@ impl Picture {
             }
             return;
         }
-        let mut table = Table::new(&["SERVICE", "KIND", "FRONTEND", "POLICY"]);
-        table.right(&["ENDPOINTS", "CONNECTIONS"]);
-        if columns.rate {
-            table.right(&["RATE"]);
-        }
-        table.left(&["STATE"]);
+        let mut heads = vec!["SERVICE", "KIND", "FRONTEND", "POLICY", "ENDPOINTS", "CONNECTIONS"];
+        heads.extend(columns.rate.then_some("RATE"));
+        heads.push("STATE");
         if columns.wide {
-            table.left(&["MASQUERADE", "TOPOLOGY", "AFFINITY", "SOURCES", "SHORT CIRCUIT"]);
+            heads.extend(["MASQUERADE", "TOPOLOGY", "AFFINITY", "SOURCES", "SHORT CIRCUIT"]);
         }
-        for frontend in frontends {
-            table.row(cells(frontend, columns, self));
-        }
-        table.write(text);
+        let rows = frontends.into_iter().map(|frontend| cells(frontend, columns, self));
+        write_table(text, &heads, &rows.collect::<Vec<_>>());
     }
 
     fn write_ignored(&self, text: &mut String, all: bool) {
@@ -152,22 +148,19 @@ fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String
 fn address(frontend: &Frontend) -> String {
     let Frontend { port, protocol, family, .. } = frontend;
     let mut more = String::new();
-    let any = || if family == "IPv4" { "0.0.0.0" } else { "::" }.to_owned();
-    let address = match (&frontend.address, frontend.node_addresses.as_deref()) {
-        (Some(address), _) => address.clone(),
-        (None, None) => any(),
-        (None, Some([])) => "none".to_owned(),
+    let address = match (frontend.address, frontend.node_addresses.as_deref()) {
+        (Some(address), _) => address,
+        (None, None) if family == "IPv4" => Ipv4Addr::UNSPECIFIED.into(),
+        (None, None) => Ipv6Addr::UNSPECIFIED.into(),
+        (None, Some([])) => return format!("none:{port}/{protocol}"),
         (None, Some([first, others @ ..])) => {
             if !others.is_empty() {
                 more = format!(" (+{})", others.len());
             }
-            first.clone()
+            *first
         }
     };
-    match address.contains(':') {
-        true => format!("[{address}]:{port}/{protocol}{more}"),
-        false => format!("{address}:{port}/{protocol}{more}"),
-    }
+    format!("{}/{protocol}{more}", SocketAddr::new(address, *port))
 }
 
 fn write_head(text: &mut String, service: &Service, now: Time) {
@@ -202,7 +195,7 @@ fn write_head(text: &mut String, service: &Service, now: Time) {
 
 fn write_reasons(text: &mut String, service: &Service) {
     let mut first = true;
-    for frontend in service.frontends.iter().filter(|it| it.state != State::Ok) {
+    for frontend in service.frontends.iter().filter(|it| it.state != "ok") {
         if std::mem::take(&mut first) {
             text.push('\n');
         }
@@ -236,10 +229,11 @@ fn write_endpoints(text: &mut String, service: &Service) {
             continue;
         }
         let with_connections = endpoints.iter().any(|endpoint| endpoint.connections.is_some());
-        let mut table = Table::new(&["ADDRESS", "NODE", "ZONE HINTS", "CONDITION", "USED"]);
+        let mut heads = vec!["ADDRESS", "NODE", "ZONE HINTS", "CONDITION", "USED"];
         if with_connections {
-            table.right(&["ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"]);
+            heads.extend(["ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"]);
         }
+        let mut rows = Vec::new();
         for (place, endpoint) in endpoints.iter().enumerate() {
             let mut cells = endpoint_cells(endpoint);
             if with_connections {
@@ -252,9 +246,9 @@ fn write_endpoints(text: &mut String, service: &Service) {
                     [established, syn_sent, unreplied, other].map(|number| number.to_string()),
                 );
             }
-            table.row(cells);
+            rows.push(cells);
         }
-        table.write(text);
+        write_table(text, &heads, &rows);
         let mut unlisted = Tracked::default();
         frontends.iter().filter_map(|it| it.unlisted_connections).for_each(|it| unlisted += it);
         if unlisted != Tracked::default() {
@@ -276,78 +270,54 @@ fn are_alike(one: &[Endpoint], other: &[Endpoint]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| plain(a) == plain(b))
 }
 
-fn endpoint_cells(endpoint: &Endpoint) -> Vec<String> {
-    let Endpoint { address, port, node, .. } = endpoint;
-    let address = match (port, address.contains(':')) {
-        (None, _) => address.clone(),
-        (Some(port), true) => format!("[{address}]:{port}"),
-        (Some(port), false) => format!("{address}:{port}"),
+fn endpoint_cells(Endpoint { view, .. }: &Endpoint) -> Vec<String> {
+    let address = match view.port {
+        None => view.address.to_string(),
+        Some(port) => SocketAddr::new(view.address, port).to_string(),
     };
-    let node = match node {
+    let node = match view.node.as_deref() {
         None => "-".to_owned(),
-        Some(node) if endpoint.local => format!("{node} (this node)"),
-        Some(node) => node.clone(),
+        Some(node) if view.is_local => format!("{node} (this node)"),
+        Some(node) => node.to_owned(),
     };
-    let hints = match endpoint.zone_hints.is_empty() {
+    let hints = match view.zone_hints.is_empty() {
         true => "-".to_owned(),
-        false => endpoint.zone_hints.join(","),
+        false => view.zone_hints.join(","),
     };
-    let condition = match (endpoint.terminating, endpoint.ready) {
+    let condition = match (view.terminating, view.ready) {
         (true, true) => "ready, terminating",
         (true, false) => "terminating",
         (false, true) => "ready",
         (false, false) => "not ready",
     };
-    let used = match endpoint.why_text {
-        _ if endpoint.used => format!("{:.1} %", endpoint.probability * 100.0),
-        Some(why) => format!("no: {why}"),
+    let used = match view.why {
+        _ if view.used => format!("{:.1} %", view.probability * 100.0),
+        Some(why) => format!("no: {}", why.text()),
         None => "no".to_owned(),
     };
     vec![address, node, hints, condition.to_owned(), used]
 }
 
-/// A table with aligned columns.
-struct Table {
-    heads: Vec<(&'static str, bool)>,
-    rows: Vec<Vec<String>>,
-}
+/// The columns of numbers, which are aligned at the right.
+const NUMBERS: [&str; 7] =
+    ["ENDPOINTS", "CONNECTIONS", "RATE", "ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"];
 
-impl Table {
-    fn new(heads: &[&'static str]) -> Table {
-        let mut table = Table { heads: Vec::new(), rows: Vec::new() };
-        table.left(heads);
-        table
-    }
-
-    fn left(&mut self, heads: &[&'static str]) {
-        self.heads.extend(heads.iter().map(|head| (*head, false)));
-    }
-
-    fn right(&mut self, heads: &[&'static str]) {
-        self.heads.extend(heads.iter().map(|head| (*head, true)));
-    }
-
-    fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    fn write(&self, text: &mut String) {
-        let width = |place: usize, head: &str| {
-            let cells = self.rows.iter().filter_map(|row| row.get(place));
-            cells.map(|cell| cell.chars().count()).chain([head.len()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> =
-            self.heads.iter().enumerate().map(|(place, (head, _))| width(place, head)).collect();
-        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
-        for row in std::iter::once(&heads).chain(&self.rows) {
-            let mut written = String::new();
-            for ((cell, width), (_, right)) in row.iter().zip(&widths).zip(&self.heads) {
-                let _ = match right {
-                    true => write!(written, "{cell:>width$}  "),
-                    false => write!(written, "{cell:<width$}  "),
-                };
-            }
-            line(text, format_args!("{}", written.trim_end()));
+/// Writes a table with aligned columns.
+fn write_table(text: &mut String, heads: &[&str], rows: &[Vec<String>]) {
+    let width = |(place, head): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(place));
+        cells.map(|cell| cell.chars().count()).chain([head.len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = heads.iter().enumerate().map(width).collect();
+    let first = heads.iter().map(|head| (*head).to_owned()).collect();
+    for row in std::iter::once(&first).chain(rows) {
+        let mut written = String::new();
+        for ((cell, width), head) in row.iter().zip(&widths).zip(heads) {
+            let _ = match NUMBERS.contains(head) {
+                true => write!(written, "{cell:>width$}  "),
+                false => write!(written, "{cell:<width$}  "),
+            };
         }
+        line(text, format_args!("{}", written.trim_end()));
     }
 }

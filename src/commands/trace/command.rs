@@ -1,5 +1,7 @@
 //! `shunt trace`: follows real packets through all rules.
 
+use std::os::fd::AsFd;
+
 use anyhow::{Context, anyhow};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -7,7 +9,8 @@ use serde_json::json;
 use shunt_core::model::Store;
 use shunt_core::plan::{NodeContext, Options};
 
-use super::{Ended, Report, Target, Tracer};
+use super::follow::follow;
+use super::{Report, Target};
 use crate::agent::{Failure, kernel_errors, logging, netns};
 use crate::commands::args::{Format, Trace as Arguments};
 use crate::commands::{output, print};
@@ -27,42 +30,25 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     // Before the table exists, so that no signal ends the process without its deletion.
     let stop = signals().context("cannot receive signals")?;
     let target = Target { to, protocol, from: arguments.from };
-    let Arguments { count, timeout, .. } = *arguments;
-    let tracer = Tracer::start(&target, count, timeout, &node_context(&target))
-        .map_err(|error| kernel_errors::explain(&error))
-        .context("cannot trace packets")?;
     let text = arguments.output == Format::Text;
     let mut reports: Vec<Report> = Vec::new();
     let mut printed = Ok(());
-    if text {
-        tracing::info!(
-            to = %to, protocol = %protocol, count, ?timeout,
-            "waiting for packets"
-        );
-    }
-    let ended = tracer
-        .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
-            if text && printed.is_ok() {
-                printed = output(Format::Text, &report);
-            }
-            reports.push(report);
-        })
-        .context("cannot read traces")?;
+    let each = |report| {
+        if text && printed.is_ok() {
+            printed = output(Format::Text, &report);
+        }
+        reports.push(report);
+    };
+    let Arguments { count, timeout, .. } = *arguments;
+    let is_stopped = follow(&target, count, timeout, &node_context(&target), stop.as_fd(), each)
+        .map_err(kernel_errors::explain)
+        .context("cannot trace packets")?;
     printed?;
-    if ended.lost_events {
-        tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
-    }
     if !text {
         print(&crate::commands::json(&json!({ "packets": reports }))?)?;
     }
-    judge(&reports, ended, &target)
-}
-
-/// Returns the failure that gives the exit code.
-fn judge(reports: &[Report], ended: Ended, target: &Target) -> Result<(), Failure> {
-    let Target { to, protocol, .. } = target;
     if reports.is_empty() {
-        let why = if ended.stopped { "until a signal came" } else { "in time" };
+        let why = if is_stopped { "until a signal came" } else { "in time" };
         return Err(anyhow!(
             "no packet that begins a connection to {to}/{protocol} came {why}: send one, raise \
              --timeout, or check that it reaches this node"

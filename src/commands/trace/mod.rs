@@ -18,7 +18,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use shunt_core::model::Protocol;
 
-pub use follow::{Ended, Tracer};
 pub use packets::{Outcome, Packet, Packets, Reply, Step};
 pub use report::{Report, StepReport};
 pub use table::TraceTable;

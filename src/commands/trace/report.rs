@@ -79,12 +79,10 @@ const EARLIER: &str = "it belongs to an existing flow, which meets no rules for 
 pub(super) struct Words {
     family: model::Family,
     protocol: Protocol,
-    node_context: NodeContext,
     socket: Socket,
     rules: BTreeMap<u64, LiveRule>,
     chains: Vec<AttachedChain>,
     links: Vec<Link>,
-    notes: BTreeMap<(NfProto, String, String, u64), Option<DumpedRule>>,
 }
 
 impl Words {
@@ -95,11 +93,9 @@ impl Words {
         Ok(Words {
             family,
             protocol: target.protocol,
-            node_context: node_context.clone(),
             rules: live_rules(&mut socket, node_context, family)?,
             chains: socket.base_chains()?,
             links: links().unwrap_or_default(),
-            notes: BTreeMap::new(),
             socket,
         })
     }
@@ -111,44 +107,15 @@ impl Words {
     }
 
     /// Returns the name of an interface.
-    fn interface(&mut self, index: u32) -> String {
-        if !self.links.iter().any(|link| link.index == index) {
-            // A pod may have started meanwhile.
-            self.links = links().unwrap_or_default();
-        }
+    fn interface(&self, index: u32) -> String {
         let found = self.links.iter().find(|link| link.index == index);
         found.map_or_else(|| format!("interface {index}"), |link| link.name.clone())
     }
 
-    /// Reads comment and refusal of a rule, once.
+    /// Reads comment and refusal of a rule. One that cannot be read is shown by its number.
     fn note(&mut self, step: &Step) -> Option<DumpedRule> {
         let TraceStep::Rule(handle) = step.step else { return None };
-        let key = (step.family, step.table.clone(), step.chain.clone(), handle);
-        if let Some(note) = self.notes.get(&key) {
-            return note.clone();
-        }
-        let note = self.socket.rule(step.family, &step.table, &step.chain, handle);
-        // A rule that cannot be read is shown by its number.
-        let note = note.ok().flatten();
-        self.notes.insert(key, note.clone());
-        note
-    }
-
-    /// Reads the rules again if the packet met one of shunt that is new.
-    fn refresh(&mut self, packet: &Packet) {
-        let is_new = |step: &Step| match step.step {
-            TraceStep::Rule(handle) => self.is_own(step) && !self.rules.contains_key(&handle),
-            _ => false,
-        };
-        if packet.steps.iter().any(is_new) {
-            // Otherwise the rule is shown by its number.
-            if let Ok(rules) = live_rules(&mut self.socket, &self.node_context, self.family) {
-                self.rules = rules;
-            }
-            if let Ok(chains) = self.socket.base_chains() {
-                self.chains = chains;
-            }
-        }
+        self.socket.rule(step.family, &step.table, &step.chain, handle).ok().flatten()
     }
 
     fn is_own(&self, step: &Step) -> bool {
@@ -223,8 +190,7 @@ impl Words {
     }
 
     /// Writes the report about a packet.
-    pub(super) fn report(&mut self, packet: &Packet, outcome: &Outcome, replies: bool) -> Report {
-        self.refresh(packet);
+    pub(super) fn report(mut self, packet: &Packet, outcome: &Outcome, replies: bool) -> Report {
         let mut hook = String::new();
         let steps: Vec<StepReport> =
             packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();

@@ -13,52 +13,44 @@ pub(super) const FLAGS: &[Flag] = &[
         "logging.format",
         "The log format: text, or json with one object per line.",
     )
-    .checked(log_format)
-    .logging(),
+    .checked(log_format),
     Flag::new(
         "v",
         "LEVEL",
         "logging.verbosity",
         "Log level: 0 start, stop and problems; 2 also commits, 4 steps, 8 API requests.",
-    )
-    .logging(),
-    Flag::new("vmodule", "PATTERNS", "logging.vmodule", "Levels for source files of kube-proxy.")
-        .logging(),
+    ),
+    Flag::new("vmodule", "PATTERNS", "logging.vmodule", "Levels for source files of kube-proxy."),
     Flag::new(
         "log-flush-frequency",
         "DURATION",
         "logging.flushFrequency",
         "How often buffered lines are written.",
-    )
-    .logging(),
+    ),
     Flag::new(
         "log-text-split-stream",
         "",
         "logging.options.text.splitStream",
         "Errors to stderr, the rest to stdout.",
-    )
-    .logging(),
+    ),
     Flag::new(
         "log-text-info-buffer-size",
         "BYTES",
         "logging.options.text.infoBufferSize",
         "Buffer for split streams.",
-    )
-    .logging(),
+    ),
     Flag::new(
         "log-json-split-stream",
         "",
         "logging.options.json.splitStream",
         "Errors to stderr, the rest to stdout.",
-    )
-    .logging(),
+    ),
     Flag::new(
         "log-json-info-buffer-size",
         "BYTES",
         "logging.options.json.infoBufferSize",
         "Buffer for split streams.",
-    )
-    .logging(),
+    ),
     klog_switch("add-dir-header"),
     klog_switch("alsologtostderr"),
     klog("log-backtrace-at", "FILE:LINE"),
@@ -73,13 +65,11 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 const fn klog(name: &'static str, value: &'static str) -> Flag {
-    Flag::new(name, value, "", "A flag of earlier kube-proxy versions.")
-        .logging()
-        .without_effect(KLOG)
+    Flag::new(name, value, "", "A flag of earlier kube-proxy versions.").without_effect(KLOG)
 }
 
 const fn klog_switch(name: &'static str) -> Flag {
-    Flag::new(name, "", "", "A flag of earlier kube-proxy versions.").logging().without_effect(KLOG)
+    Flag::new(name, "", "", "A flag of earlier kube-proxy versions.").without_effect(KLOG)
 }
 
 fn log_format(word: &str) -> Result<(), String> {

@@ -25,11 +25,7 @@ pub struct Flag {
     /// A sentence for `--help`.
     pub help: &'static str,
     /// True if the flag counts with a configuration file, too.
-    pub beside_file: bool,
-    /// True if kube-proxy does not have the flag.
-    pub is_own: bool,
-    /// True if commands without a configuration have the flag, too.
-    pub is_logging: bool,
+    beside_file: bool,
     /// Why it has no effect, if the field does not say so.
     reason: &'static str,
     /// True if its value does not become that of the field as it is.
@@ -51,8 +47,6 @@ impl Flag {
             field,
             help,
             beside_file: false,
-            is_own: false,
-            is_logging: false,
             reason: "",
             is_apart: false,
             check: |_| Ok(()),
@@ -71,14 +65,6 @@ impl Flag {
         Flag { beside_file: true, ..self }
     }
 
-    const fn own(self) -> Flag {
-        Flag { is_own: true, beside_file: true, ..self }
-    }
-
-    const fn logging(self) -> Flag {
-        Flag { is_logging: true, beside_file: true, ..self }
-    }
-
     const fn without_effect(self, reason: &'static str) -> Flag {
         Flag { reason, ..self }
     }
@@ -92,6 +78,24 @@ impl Flag {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Flag> {
         Flag::all().find(|flag| flag.name == name)
+    }
+
+    /// Returns true if kube-proxy does not have the flag.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.field.starts_with("shunt.")
+    }
+
+    /// Returns true if commands without a configuration have the flag, too.
+    #[must_use]
+    pub fn is_logging(&self) -> bool {
+        logging::FLAGS.iter().any(|flag| flag.name == self.name)
+    }
+
+    /// Returns true if the flag counts with a configuration file, too.
+    #[must_use]
+    pub fn counts_beside_file(&self) -> bool {
+        self.beside_file || self.is_own() || self.is_logging()
     }
 
     /// Returns true for a flag that needs no value, such as `--masquerade-all`.
@@ -209,8 +213,8 @@ impl Flags {
             [("sync-period", "nftables.syncPeriod"), ("min-sync-period", "nftables.minSyncPeriod")]
         {
             let time = self.last(&format!("{mode}-{flag}"));
-            if let Some(time) = time.and_then(|time| GoDuration::parse(time).ok()) {
-                made.put(field, time.to_string());
+            if let Some(time) = time.filter(|time| GoDuration::parse(time).is_ok()) {
+                made.put(field, time);
             }
         }
         made
@@ -222,8 +226,8 @@ impl Flags {
         file: Configuration,
         problems: &mut Vec<Diagnostic>,
     ) -> Configuration {
-        let made = self.apply(|flag| flag.beside_file, file, problems);
-        for (flag, value) in self.0.iter().filter(|(flag, _)| !flag.beside_file) {
+        let made = self.apply(Flag::counts_beside_file, file, problems);
+        for (flag, value) in self.0.iter().filter(|(flag, _)| !flag.counts_beside_file()) {
             let reason = match flag.field {
                 "" => "has no effect with --config".to_owned(),
                 field => format!("has no effect with --config; write {field} into the file"),

@@ -212,14 +212,12 @@ pub(super) const FLAGS: &[Flag] = &[
         "shunt.resetGoneEndpoints",
         "Reset established TCP connections to an endpoint that was terminating and is gone from \
          every EndpointSlice, so that clients reconnect at once.",
-    )
-    .own(),
+    ),
     Flag::new(
         "load-balancing",
         "random|source-hash|source-and-port-hash",
         "shunt.loadBalancing",
         "Choose endpoints at random, or by a hash of the client, so that every node chooses the same \
          one; an annotation of a Service overrides it; default: random.",
-    ).checked(|word| word.parse::<Balancing>().map(drop))
-    .own(),
+    ).checked(|word| word.parse::<Balancing>().map(drop)),
 ];

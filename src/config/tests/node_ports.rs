@@ -7,7 +7,7 @@ use super::*;
 fn localhost_node_ports_that_are_off_outweigh_a_loopback_prefix() {
     let rest = "iptables: {localhostNodePorts: false}\nnodePortAddresses: [all, localhost]";
     let Loaded { config, problems, .. } = of_file(rest).unwrap();
-    assert_eq!(config.loopback_node_ports, LoopbackNodePorts { v4: false, v6: true });
+    assert_eq!(config.options.loopback_node_ports, LoopbackNodePorts { v4: false, v6: true });
     assert_eq!(
         texts(&problems),
         ["config.conf:4: nodePortAddresses: iptables.localhostNodePorts is false: node ports are \
@@ -25,7 +25,7 @@ fn mode_ipvs_has_node_ports_on_localhost_by_a_loopback_prefix_only() {
         ),
     ] {
         let Loaded { config, full, .. } = of_file(rest).unwrap();
-        assert_eq!(config.loopback_node_ports, expected, "{rest}");
+        assert_eq!(config.options.loopback_node_ports, expected, "{rest}");
         assert_round_trip(&config, &full);
     }
 }

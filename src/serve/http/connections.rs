@@ -4,7 +4,7 @@
 //! with the most connections loses the least recently used one. So every client gets its answer,
 //! whatever other clients do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// By last use.
+    /// By the value of the clock at their creation.
     connections: BTreeMap<u64, Connection>,
     /// A logical clock: each use of a connection advances it.
     clock: u64,
@@ -73,8 +73,7 @@ struct Pool {
 
 #[derive(Debug)]
 struct Connection {
-    /// The value of the clock at its creation.
-    id: u64,
+    last_use: u64,
     source: IpAddr,
     /// The size of answers that the client has not read.
     unread: usize,
@@ -112,13 +111,13 @@ impl Connections {
         if pool.connections.values().filter(|c| c.source == source).count()
             >= self.limits.per_source
         {
-            pool.close_first(|connection| connection.source == source);
+            pool.close_first(|_, connection| connection.source == source);
         } else if pool.connections.len() >= self.limits.connections {
             pool.close_one();
         }
         let id = pool.tick();
         let (_open, closed) = oneshot::channel();
-        pool.connections.insert(id, Connection { id, source, unread: 0, _open });
+        pool.connections.insert(id, Connection { last_use: id, source, unread: 0, _open });
         (Arc::new(Slot { connections: self.clone(), id }), closed)
     }
 
@@ -146,23 +145,25 @@ impl Pool {
     /// Closes the least recently used connection of the source with the most.
     fn close_one(&mut self) -> bool {
         let largest = self.largest(|_| 1);
-        self.close_first(|connection| Some(connection.source) == largest)
+        self.close_first(|_, connection| Some(connection.source) == largest)
     }
 
-    /// Returns the source with the largest sum; of several, the one with the oldest connection.
+    /// Returns the source with the largest sum.
     fn largest(&self, of: impl Fn(&Connection) -> usize) -> Option<IpAddr> {
-        let mut sums = HashMap::new();
+        let mut sums = BTreeMap::new();
         for connection in self.connections.values() {
             *sums.entry(connection.source).or_insert(0) += of(connection);
         }
-        let sources = self.connections.values().rev().map(|connection| connection.source);
-        sources.max_by_key(|source| sums.get(source))
+        sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(source, _)| source)
     }
 
     /// Closes the least recently used of these connections. Returns false if there is none.
-    fn close_first(&mut self, of: impl Fn(&Connection) -> bool) -> bool {
+    fn close_first(&mut self, of: impl Fn(u64, &Connection) -> bool) -> bool {
         let connections = self.connections.len();
-        let Some(Connection { source, .. }) = self.take(of) else { return false };
+        let some = self.connections.iter().filter(|(id, connection)| of(**id, connection));
+        let first = some.min_by_key(|(_, connection)| connection.last_use).map(|(id, _)| *id);
+        let closed = first.and_then(|id| self.connections.remove(&id));
+        let Some(Connection { source, .. }) = closed else { return false };
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PERIOD) {
             self.logged = Some(Instant::now());
             tracing::warn!(
@@ -172,17 +173,6 @@ impl Pool {
             );
         }
         true
-    }
-
-    /// Returns a connection, unless it was closed.
-    fn get(&mut self, id: u64) -> Option<&mut Connection> {
-        self.connections.values_mut().find(|connection| connection.id == id)
-    }
-
-    /// Removes the least recently used of these connections.
-    fn take(&mut self, of: impl Fn(&Connection) -> bool) -> Option<Connection> {
-        let (&last_use, _) = self.connections.iter().find(|(_, connection)| of(connection))?;
-        self.connections.remove(&last_use)
     }
 
     fn unread(&self) -> usize {
@@ -195,8 +185,8 @@ impl Slot {
     pub(super) fn used(&self) {
         let mut pool = self.connections.lock();
         let now = pool.tick();
-        if let Some(connection) = pool.take(|connection| connection.id == self.id) {
-            pool.connections.insert(now, connection);
+        if let Some(connection) = pool.connections.get_mut(&self.id) {
+            connection.last_use = now;
         }
     }
 
@@ -204,14 +194,12 @@ impl Slot {
     /// many unread bytes, closes the least recently used connection of the source with the most.
     pub(super) fn answer(self: &Arc<Slot>, body: Bytes) -> Bytes {
         let mut pool = self.connections.lock();
-        if let Some(connection) = pool.get(self.id) {
+        if let Some(connection) = pool.connections.get_mut(&self.id) {
             connection.unread += body.len();
         }
         while pool.unread() > self.connections.limits.unread {
             let most = pool.largest(|connection| connection.unread);
-            let is_unread =
-                |c: &Connection| Some(c.source) == most && c.unread > 0 && c.id != self.id;
-            if !pool.close_first(is_unread) {
+            if !pool.close_first(|id, c| Some(c.source) == most && c.unread > 0 && id != self.id) {
                 break;
             }
         }
@@ -221,7 +209,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.connections.lock().take(|connection| connection.id == self.id);
+        self.connections.lock().connections.remove(&self.id);
     }
 }
 
@@ -239,7 +227,8 @@ impl AsRef<[u8]> for Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        if let Some(connection) = self.slot.connections.lock().get(self.slot.id) {
+        let mut pool = self.slot.connections.lock();
+        if let Some(connection) = pool.connections.get_mut(&self.slot.id) {
             connection.unread -= self.body.len();
         }
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::protocol::{Answer, Handler};
-use super::server::{OnPort, Server, Unbound};
+use super::server::{OnPort, Server};
 use crate::config::Config;
 use crate::serve::metrics::{Metrics, Probe};
 
@@ -117,7 +117,7 @@ pub async fn serve_health(
     metrics: Metrics,
     connections: Connections,
     on_port: OnPort,
-) -> Result<Infallible, Unbound> {
+) -> anyhow::Result<Infallible> {
     let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
     let address = |config: &Config| config.healthz_bind_address;
     let server = Server { purpose, field, address, connections, on_port };
@@ -125,7 +125,7 @@ pub async fn serve_health(
 }
 
 fn handler(health: HealthSource, metrics: Metrics) -> Handler {
-    Arc::new(move |path, _| {
+    Arc::new(move |path| {
         let probe = match path {
             "/healthz" => Probe::Healthz,
             "/livez" => Probe::Livez,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -65,7 +65,7 @@ impl Answer {
 }
 
 /// Answers the request for a path; `None` for an unknown path.
-pub(super) type Handler = Arc<dyn Fn(&str, &HeaderMap) -> Option<Page> + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(&str) -> Option<Page> + Send + Sync>;
 
 /// The page at a path.
 pub(super) enum Page {
@@ -276,7 +276,7 @@ async fn converse(
         client.used();
         let page = match *request.method() {
             // hyper omits the body of an answer to HEAD.
-            Method::GET | Method::HEAD => handler(request.uri().path(), request.headers()),
+            Method::GET | Method::HEAD => handler(request.uri().path()),
             _ => Some(Answer::not_allowed().into()),
         };
         let client = client.clone();
@@ -342,7 +342,7 @@ mod tests {
         let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         // As `ss --kill` does it.
         shutdown(std::os::fd::AsRawFd::as_raw_fd(&listener), Shutdown::Both).expect("a listener");
-        let handler: Handler = Arc::new(|_, _| None);
+        let handler: Handler = Arc::new(|_| None);
         let error = accept(&listener, handler, &Connections::default()).await;
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
     }
@@ -354,7 +354,7 @@ mod tests {
         let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let limits = Limits { per_source: 1, ..Limits::default() };
-        let handler: Handler = Arc::new(|_, _| None);
+        let handler: Handler = Arc::new(|_| None);
         tokio::spawn(async move { accept(&listener, handler, &Connections::new(limits)).await });
         let connect = async || TcpStream::connect(address).await.expect("a listener");
         let (mut first, _second) = (connect().await, connect().await);
@@ -366,8 +366,7 @@ mod tests {
     async fn only_get_and_head_are_answered() {
         let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let handler: Handler =
-            Arc::new(|_, _| Some(Answer::ok(PLAIN_TEXT, "ok".to_owned()).into()));
+        let handler: Handler = Arc::new(|_| Some(Answer::ok(PLAIN_TEXT, "ok".to_owned()).into()));
         tokio::spawn(async move { accept(&listener, handler, &Connections::default()).await });
         let answer = ask(address, "HEAD /", "").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");

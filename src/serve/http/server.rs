@@ -5,41 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::protocol::{self, Handler, RETRY};
 use crate::config::Config;
+use crate::serve::unbound_ports::UnboundServer;
 
-/// A port that cannot be bound, with `bindAddressHardFail`.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address} for {purpose} ({field}): {reason}; free the port, choose another \
-     address, or set bindAddressHardFail to false for retries"
-)]
-pub struct Unbound {
-    purpose: &'static str,
-    field: &'static str,
-    address: SocketAddr,
-    /// Not the source of this error: the text contains it.
-    reason: io::Error,
-}
-
-/// A port that a server cannot bind, or has bound after that.
-#[derive(Debug)]
-pub struct PortReport<'a> {
-    /// The purpose of the server, in messages.
-    pub purpose: &'static str,
-    /// The configuration field of the address.
-    pub field: &'static str,
-    /// The address that the server needs.
-    pub address: SocketAddr,
-    /// The error; `None` once the port is bound or not needed any more.
-    pub error: Option<&'a io::Error>,
-}
-
-/// Receives reports of ports.
-pub type OnPort = Arc<dyn Fn(PortReport<'_>) + Send + Sync>;
+/// Receives a port that a server cannot bind with true, and with false once it is bound or not needed
+/// any more.
+pub type OnPort = Arc<dyn Fn(&UnboundServer, bool) + Send + Sync>;
 
 /// A server without its handler.
 pub(super) struct Server {
@@ -56,12 +32,11 @@ pub(super) struct Server {
 }
 
 /// A reported port that is not bound. Dropping this reports it as bound.
-struct Reported<'a>(&'a Server, SocketAddr);
+struct Reported<'a>(&'a OnPort, UnboundServer);
 
 impl Drop for Reported<'_> {
     fn drop(&mut self) {
-        let Server { purpose, field, ref on_port, .. } = *self.0;
-        on_port(PortReport { purpose, field, address: self.1, error: None });
+        (self.0)(&self.1, false);
     }
 }
 
@@ -74,7 +49,7 @@ impl Server {
         &self,
         mut config: watch::Receiver<Config>,
         handler: Handler,
-    ) -> Result<Infallible, Unbound> {
+    ) -> anyhow::Result<Infallible> {
         let bind = |config: &Config| ((self.address)(config), config.bind_address_hard_fail);
         loop {
             let now = bind(&config.borrow_and_update());
@@ -89,12 +64,15 @@ impl Server {
         &self,
         (address, hard_fail): (Option<SocketAddr>, bool),
         handler: &Handler,
-    ) -> Result<Infallible, Unbound> {
+    ) -> anyhow::Result<Infallible> {
         let Some(address) = address else { return std::future::pending().await };
         let Server { purpose, field, .. } = *self;
         let taken = |error: io::Error| {
             if hard_fail {
-                return Err(Unbound { purpose, field, address, reason: error });
+                return Err(anyhow!(
+                    "cannot listen on {address} for {purpose} ({field}): {error}; free the port, \
+                     choose another address, or set bindAddressHardFail to false for retries"
+                ));
             }
             tracing::error!(
                 %address, %error,
@@ -102,8 +80,14 @@ impl Server {
                  holds the port, it answers meanwhile; the rules stay up to date",
                 RETRY.as_secs(),
             );
-            (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
-            Ok(Reported(self, address))
+            let unbound = UnboundServer {
+                purpose: purpose.to_owned(),
+                field: field.to_owned(),
+                address: address.to_string(),
+                reason: error.to_string(),
+            };
+            (self.on_port)(&unbound, true);
+            Ok(Reported(&self.on_port, unbound))
         };
         let connections = &self.connections;
         let handler = handler.clone();

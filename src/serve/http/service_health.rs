@@ -15,7 +15,7 @@ use super::HealthSource;
 use super::connections::Connections;
 use super::protocol::{self, Answer, Handler};
 use crate::serve::metrics::Metrics;
-use crate::serve::unbound_ports::UnboundPorts;
+use crate::serve::unbound_ports::{Report, UnboundPorts};
 
 /// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub async fn serve_service_health(
     unbound: UnboundPorts,
     connections: Connections,
     metrics: Metrics,
-    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
+    report: Report,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
     loop {
@@ -100,10 +100,10 @@ async fn serve(
     unbound: UnboundPorts,
     connections: Connections,
     metrics: Metrics,
-    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
+    report: Report,
 ) {
     let seen = wanted.clone();
-    let handler: Handler = Arc::new(move |_path, _headers| {
+    let handler: Handler = Arc::new(move |_path| {
         let healthy = health().is_ready();
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });

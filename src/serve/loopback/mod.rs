@@ -18,19 +18,16 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::Family;
 use shunt_core::plan::LoopbackChanges;
 
 use crate::serve::metrics::Metrics;
+use crate::serve::unbound_ports::Report;
 
 pub use shared::LoopbackReport;
-use shared::Shared;
-
-/// Called once for each port that the proxy cannot listen on.
-pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
+use shared::{Shared, lock};
 
 /// The proxy. It belongs to the observer of the dataplane, which never waits for it.
 pub struct Proxy {
@@ -66,7 +63,7 @@ impl Proxy {
         let of_node = |(family, _): &(Family, u16)| self.families.contains(family);
         self.pending.extend(changes.into_iter().filter(|(port, _)| of_node(port)));
         // The thread takes this lock only to end, so that it misses no change.
-        let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut link = lock(&self.shared.link);
         if link.is_none() && self.pending.values().all(Option::is_none) {
             self.pending.clear();
             return Ok(());

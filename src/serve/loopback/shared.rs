@@ -14,10 +14,9 @@ use shunt_core::plan::LoopbackChanges;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Report;
 use super::balancer::Balancer;
 use crate::serve::metrics::Metrics;
-use crate::serve::unbound_ports::{UnboundPort, UnboundPorts};
+use crate::serve::unbound_ports::{Report, UnboundPort, UnboundPorts};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;

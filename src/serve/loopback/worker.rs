@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::balancer::Balancer;
 use super::connection::{reset, serve};
@@ -30,7 +29,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<LoopbackC
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (sender, messages) = mpsc::unbounded_channel();
     std::thread::Builder::new().name("loopback".to_owned()).spawn(move || {
-        runtime.block_on(Worker { shared, messages, ports: BTreeMap::new(), retry_at: None }.run());
+        runtime.block_on(Worker { shared, messages, ports: BTreeMap::new() }.run());
     })?;
     Ok(sender)
 }
@@ -38,29 +37,14 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<LoopbackC
 struct Worker {
     shared: Arc<Shared>,
     messages: UnboundedReceiver<LoopbackChanges>,
-    ports: BTreeMap<SocketAddr, Entry>,
-    /// The time of the next attempt to bind ports.
-    retry_at: Option<Instant>,
-}
-
-/// A port to serve.
-struct Entry {
-    port: Arc<Port>,
-    /// The task that accepts connections; `None` if the address cannot be bound.
-    task: Option<JoinHandle<()>>,
+    /// The ports to serve, each with its task.
+    ports: BTreeMap<SocketAddr, (Arc<Port>, JoinHandle<()>)>,
 }
 
 impl Worker {
     async fn run(mut self) {
         let shared = self.shared.clone();
         while !self.ends() {
-            let retry_at = self.retry_at;
-            let retry = async move {
-                match retry_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(changes) = self.messages.recv() => {
                     for ((family, number), port) in changes {
@@ -68,7 +52,6 @@ impl Worker {
                         self.change(SocketAddr::new(address, number), port).await;
                     }
                 }
-                () = retry => self.retry(),
                 () = shared.idle.notified() => {}
             }
         }
@@ -79,7 +62,7 @@ impl Worker {
         if !self.ports.is_empty() || self.shared.open() > 0 {
             return false;
         }
-        let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut link = lock(&self.shared.link);
         let ends = self.messages.is_empty();
         if ends {
             *link = None;
@@ -88,10 +71,10 @@ impl Worker {
     }
 
     async fn change(&mut self, address: SocketAddr, new: Option<LoopbackPort>) {
-        match (self.ports.get_mut(&address), new) {
-            (Some(entry), Some(new)) => lock(&entry.port).update(new),
+        match (self.ports.get(&address), new) {
+            (Some((port, _)), Some(new)) => lock(port).update(new),
             (Some(_), None) => {
-                if let Some(Entry { task: Some(task), .. }) = self.ports.remove(&address) {
+                if let Some((_, task)) = self.ports.remove(&address) {
                     task.abort();
                     // The listener is closed when the task has ended. Another process, or the next
                     // change, may bind the address then.
@@ -101,35 +84,10 @@ impl Worker {
             }
             (None, Some(new)) => {
                 let port = Arc::new(Port::new(Balancer::new(new)));
-                let task = self.listen(address, &port);
-                self.ports.insert(address, Entry { port, task });
+                let task = tokio::spawn(listen(address, port.clone(), self.shared.clone()));
+                self.ports.insert(address, (port, task));
             }
             (None, None) => {}
-        }
-    }
-
-    /// Tries to bind the ports again that could not be bound.
-    fn retry(&mut self) {
-        self.retry_at = None;
-        let mut ports = std::mem::take(&mut self.ports);
-        for (address, entry) in ports.iter_mut().filter(|(_, entry)| entry.task.is_none()) {
-            entry.task = self.listen(*address, &entry.port);
-        }
-        self.ports = ports;
-    }
-
-    /// Starts the task that accepts connections. Otherwise schedules a retry.
-    fn listen(&mut self, address: SocketAddr, port: &Arc<Port>) -> Option<JoinHandle<()>> {
-        match bind(address) {
-            Ok(listener) => {
-                self.shared.bound(address);
-                Some(tokio::spawn(accept(listener, port.clone(), self.shared.clone())))
-            }
-            Err(error) => {
-                self.shared.unbound(address, lock(port).service(), &error);
-                self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
-                None
-            }
         }
     }
 }
@@ -145,8 +103,16 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Accepts connections for ever.
-async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>) {
+/// Accepts connections for ever, once the address can be bound.
+async fn listen(address: SocketAddr, port: Arc<Port>, shared: Arc<Shared>) {
+    let listener = loop {
+        match bind(address) {
+            Ok(listener) => break listener,
+            Err(error) => shared.unbound(address, lock(&port).service(), &error),
+        }
+        tokio::time::sleep(RETRY).await;
+    };
+    shared.bound(address);
     loop {
         match listener.accept().await {
             Ok((client, _)) => match shared.enter() {

@@ -1,31 +1,15 @@
-//! The two text formats: OpenMetrics 1.0, which the library writes, and Prometheus' text format
-//! 0.0.4, which differs in the names of counter families.
+//! The text format 0.0.4 of Prometheus, the only one of kube-proxy. The library writes OpenMetrics 1.0,
+//! which differs in the names of counter families.
 
-use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 
-/// A text format for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// The text format 0.0.4, the only one of kube-proxy.
-    Text,
-    /// OpenMetrics 1.0, for clients that accept no text format.
-    OpenMetrics,
-}
-
-impl Format {
-    pub(super) fn encode(self, registry: &Registry) -> String {
-        let mut text = String::new();
-        // Writing into a String fails only if the encoding of a metric does, and these encode.
-        let _ = encode_registry(&mut text, registry);
-        match self {
-            Format::Text => classic(&text),
-            Format::OpenMetrics => {
-                let _ = encode_eof(&mut text);
-                text
-            }
-        }
-    }
+/// Writes all metrics of a registry.
+pub(super) fn exposition(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing into a String fails only if the encoding of a metric does, and these encode.
+    let _ = encode_registry(&mut text, registry);
+    classic(&text)
 }
 
 /// Converts OpenMetrics to the text format 0.0.4. There a counter family has the name of its

@@ -2,7 +2,7 @@
 //! which begin with `shunt_`.
 //!
 //! Owns: names, types, labels and buckets, the handle [`Metrics`] with which the agent counts, and
-//! the two text formats. A published name stays: dashboards and alerts use it.
+//! the text format. A published name stays: dashboards and alerts use it.
 //!
 //! Must not know: HTTP, the source of objects. Callers report events to it, with the values of the
 //! dataplane.
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use shunt_core::model::Family;
 
+use self::exposition::exposition;
 use self::kube_proxy::KubeProxy;
 use self::own::Own;
 use self::rest_client::RestClient;
 use self::slis::Slis;
 
-pub use self::exposition::Format;
 pub use self::services::{ReadConnections, ServiceConnections};
 pub use prometheus_client::metrics::counter::Counter;
 
@@ -79,15 +79,15 @@ impl Metrics {
         Metrics(Arc::new(Inner { registry, kube_proxy, own, rest_client, slis: Slis::new() }))
     }
 
-    /// Writes all metrics in a text format.
+    /// Writes all metrics.
     #[must_use]
-    pub fn exposition(&self, format: Format) -> String {
-        format.encode(&self.0.registry)
+    pub fn exposition(&self) -> String {
+        exposition(&self.0.registry)
     }
 
-    /// Writes the metrics of `/metrics/slis` in a text format.
+    /// Writes the metrics of `/metrics/slis`.
     #[must_use]
-    pub fn slis(&self, format: Format) -> String {
-        format.encode(&self.0.slis.registry)
+    pub fn slis(&self) -> String {
+        exposition(&self.0.slis.registry)
     }
 }

@@ -1,7 +1,7 @@
 //! New connections per Service port. Each scrape reads them from the kernel.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -16,7 +16,7 @@ use shunt_core::model::Protocol;
 pub struct ServiceConnections {
     /// The Service ports, as `namespace/name:port`, each with its protocol and the number of its new
     /// connections, which never decreases.
-    pub ports: Vec<(Arc<str>, Protocol, u64)>,
+    pub ports: Vec<(Box<str>, Protocol, u64)>,
     /// The number of Service ports that are left out.
     pub omitted: usize,
 }

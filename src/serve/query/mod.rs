@@ -15,7 +15,7 @@ use crate::serve::history::What;
 use crate::serve::status::{Status, Time};
 
 pub use excerpt::{Excerpt, Selection};
-pub use socket::{NoAnswer, ask_history, ask_objects, ask_refresh, ask_status, serve};
+pub use socket::{NoAnswer, ask_history, ask_objects, ask_status, serve};
 
 /// A question to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +27,6 @@ pub enum Question {
     Objects(Selection),
     /// The same with their whole history.
     History(Selection),
-    /// The same as a [`Refresh`], for a reader that has the objects of this revision.
-    Refresh(Selection, u64),
 }
 
 /// Objects of the agent, with what a plan of them depends on.
@@ -43,34 +41,7 @@ pub struct Objects {
     pub excerpt: Excerpt,
 }
 
-/// The state of the agent, with objects if the reader has those of another revision.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Refresh {
-    /// The state of the agent.
-    pub status: Status,
-    /// The options of the plan.
-    pub options: Options,
-    /// The objects; `None` if the reader has them.
-    pub excerpt: Option<Excerpt>,
-}
-
 impl Objects {
-    /// Updates the objects. Returns true if a plan of them may differ, and `None` if another agent
-    /// answers, whose revisions are others.
-    #[must_use]
-    pub fn refresh(&mut self, refresh: Refresh) -> Option<bool> {
-        let Refresh { status, options, excerpt } = refresh;
-        if status.started != self.status.started && excerpt.is_none() {
-            return None;
-        }
-        let differs =
-            excerpt.is_some() || options != self.options || status.node != self.status.node;
-        let excerpt = excerpt.unwrap_or_else(|| std::mem::take(&mut self.excerpt));
-        *self = Objects { status, options, excerpt };
-        Some(differs)
-    }
-
     /// Rebuilds the store, with all that is to be planned.
     #[must_use]
     pub fn store(&self) -> (Store, Dirty) {
@@ -102,49 +73,5 @@ impl Objects {
         let mut desired = Desired::new(self.options.clone(), &self.status.node);
         desired.update(&store, &dirty);
         (store, desired)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, SystemTime};
-
-    use super::*;
-    use crate::serve::status::Time;
-
-    fn objects(started: u64, revision: u64) -> Objects {
-        let started = Time(SystemTime::UNIX_EPOCH + Duration::from_secs(started));
-        let status = Status { started, ..Status::default() };
-        Objects {
-            status,
-            excerpt: Excerpt { revision, ..Excerpt::default() },
-            ..Objects::default()
-        }
-    }
-
-    fn refresh(answer: Objects, has_objects: bool) -> Refresh {
-        let Objects { status, options, excerpt } = answer;
-        Refresh { status, options, excerpt: has_objects.then_some(excerpt) }
-    }
-
-    #[test]
-    fn refresh_keeps_objects_of_the_same_agent_only() {
-        let mut known = objects(1, 5);
-        assert_eq!(known.refresh(refresh(objects(1, 0), false)), Some(false));
-        assert_eq!(known, objects(1, 5));
-        assert_eq!(known.refresh(refresh(objects(1, 6), true)), Some(true));
-        assert_eq!(known, objects(1, 6));
-        assert_eq!(known.refresh(refresh(objects(2, 0), false)), None);
-        assert_eq!(known.refresh(refresh(objects(2, 1), true)), Some(true));
-        assert_eq!(known, objects(2, 1));
-    }
-
-    #[test]
-    fn changed_options_need_another_plan() {
-        let mut known = objects(1, 5);
-        let mut changed = refresh(objects(1, 0), false);
-        changed.options.masquerade_all = true;
-        assert_eq!(known.refresh(changed), Some(true));
-        assert_eq!(known.excerpt.revision, 5);
     }
 }

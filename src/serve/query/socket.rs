@@ -15,9 +15,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-use super::{Objects, Question, Refresh};
+use super::{Objects, Question, Selection};
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
-use crate::serve::query::Selection;
 use crate::serve::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
@@ -38,68 +37,14 @@ pub enum NoAnswer {
     /// No agent runs in this network namespace.
     #[error("no shunt runs in this network namespace")]
     NoAgent,
-    /// The agent accepts connections, but does not answer.
-    #[error("shunt ({}) did not answer within {TIMEOUT:?}: it hangs", Peer::name(*.0))]
-    Silent(i32),
-    /// The agent does not accept connections.
-    #[error("shunt did not accept a connection within {TIMEOUT:?}: it hangs")]
-    Deaf,
-    /// A process that must not run an agent has the socket.
-    #[error(
-        "the socket of shunt belongs to a process of user {user} ({}), and commands ask only \
-         agents of root or of their own user; if it is an agent, run this command as user {user}; \
-         if not, end the process",
-        Peer::name(*.process)
-    )]
-    Impostor {
-        /// The process ID, or 0 if it is not visible.
-        process: i32,
-        /// The user ID of the process.
-        user: u32,
-    },
-    /// This process may not ask.
-    #[error(
-        "shunt ({}) answers only to processes with CAP_NET_ADMIN in this network \
-         namespace: {reason}; run this command as root with that capability",
-        Peer::name(*.process)
-    )]
-    Refused {
-        /// The process ID of the agent.
-        process: i32,
-        /// The error of the kernel.
-        reason: io::Error,
-    },
-    /// The agent closed the connection, although it answers this process.
-    #[error(
-        "shunt ({}) closed the connection without an answer: it is stopping, or does not know the \
-         question of this command (version {OWN}); try again, or run the command with the agent's \
-         own binary",
-        Peer::name(*.0)
-    )]
-    Closed(i32),
-    /// The answer is not that of this version.
-    #[error(
-        "cannot read the answer of shunt ({}, version {version}) with this command \
-         (version {OWN}): {reason}; run the command with the agent's own binary, for example in its \
-         container",
-        Peer::name(*.process)
-    )]
-    Unreadable {
-        /// The process ID of the agent.
-        process: i32,
-        /// The version of the agent.
-        version: String,
-        /// The error of the JSON parser.
-        reason: serde_json::Error,
-    },
-    /// A system call failed.
-    #[error("cannot connect to shunt: {0}")]
-    System(io::Error),
+    /// Any other reason, as a sentence.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl From<io::Error> for NoAnswer {
     fn from(error: io::Error) -> NoAnswer {
-        NoAnswer::System(error)
+        NoAnswer::Other(format!("cannot connect to shunt: {error}"))
     }
 }
 
@@ -184,16 +129,6 @@ pub fn ask_history(selection: Selection) -> Result<Objects, NoAnswer> {
     Ok(objects)
 }
 
-/// Asks the agent of this network namespace for objects of another revision, with its status.
-///
-/// # Errors
-/// If there is none, or it does not answer.
-pub fn ask_refresh(selection: Selection, revision: u64) -> Result<Refresh, NoAnswer> {
-    let (mut refresh, process): (Refresh, i32) = ask(&Question::Refresh(selection, revision))?;
-    see_process(&mut refresh.status, process);
-    Ok(refresh)
-}
-
 /// Sets the process ID that is visible here: in its container the agent has another one.
 fn see_process(status: &mut Status, process: i32) {
     if let Ok(visible @ 1..) = u32::try_from(process) {
@@ -208,17 +143,35 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
         Ok(proof) => proof.connect(TIMEOUT),
         Err(_) => connect_to_agent(TIMEOUT),
     };
+    let would_block = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
     let (mut stream, agent) = match connected {
-        Ok(Some(found)) => found,
-        Ok(None) => return Err(NoAnswer::NoAgent),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoAnswer::Deaf),
+        Ok(found) => found.ok_or(NoAnswer::NoAgent)?,
+        Err(error) if would_block(&error) => {
+            let text = format!("shunt did not accept a connection within {TIMEOUT:?}: it hangs");
+            return Err(NoAnswer::Other(text));
+        }
         Err(error) => return Err(error.into()),
     };
-    let process = agent.process;
+    let (process, name) = (agent.process, Peer::name(agent.process));
+    let other = |text| Err(NoAnswer::Other(text));
     if !agent.is_trusted() {
-        return Err(NoAnswer::Impostor { process, user: agent.user.as_raw() });
+        let user = agent.user;
+        return other(format!(
+            "the socket of shunt belongs to a process of user {user} ({name}), and commands ask only \
+             agents of root or of their own user; if it is an agent, run this command as user {user}; \
+             if not, end the process"
+        ));
     }
-    let _proof = proof.map_err(|reason| NoAnswer::Refused { process, reason })?;
+    // Held until the answer is there.
+    let _proof = match proof {
+        Ok(proof) => proof,
+        Err(reason) => {
+            return other(format!(
+                "shunt ({name}) answers only to processes with CAP_NET_ADMIN in this network \
+                 namespace: {reason}; run this command as root with that capability"
+            ));
+        }
+    };
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
     line.push(b'\n');
@@ -226,27 +179,35 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     let _ = stream.write_all(&line);
     let mut json = Vec::new();
     match stream.read_to_end(&mut json) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return Err(NoAnswer::Silent(process));
+        Err(error) if would_block(&error) => {
+            return other(format!("shunt ({name}) did not answer within {TIMEOUT:?}: it hangs"));
         }
         // It may have closed the connection with the question unread.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         result => _ = result?,
     }
     if json.is_empty() {
-        return Err(NoAnswer::Closed(process));
+        return other(format!(
+            "shunt ({name}) closed the connection without an answer: it is stopping, or does not \
+             know the question of this command (version {OWN}); try again, or run the command with \
+             the agent's own binary"
+        ));
     }
-    Ok((read(&json, process)?, process))
+    Ok((read(&json, &name)?, process))
 }
 
-/// Reads an answer.
-fn read<T: DeserializeOwned>(json: &[u8], process: i32) -> Result<T, NoAnswer> {
+/// Reads an answer of the agent of that name.
+fn read<T: DeserializeOwned>(json: &[u8], name: &str) -> Result<T, NoAnswer> {
     serde_json::from_slice(json).map_err(|reason| {
         // The status alone, or beside what was asked for.
         let value: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
         let version = value.get("version").or_else(|| value.get("status")?.get("version"));
-        let version = version.and_then(|version| version.as_str()).unwrap_or("unknown").to_owned();
-        NoAnswer::Unreadable { process, version, reason }
+        let version = version.and_then(|version| version.as_str()).unwrap_or("unknown");
+        NoAnswer::Other(format!(
+            "cannot read the answer of shunt ({name}, version {version}) with this command \
+             (version {OWN}): {reason}; run the command with the agent's own binary, for example \
+             in its container"
+        ))
     })
 }
 
@@ -257,11 +218,11 @@ mod tests {
     #[test]
     fn unreadable_answer_names_both_versions() {
         for answer in [r#"{"version":"0.9.9"}"#, r#"{"status":{"version":"0.9.9"}}"#] {
-            let error = read::<Objects>(answer.as_bytes(), 7).unwrap_err().to_string();
+            let error = read::<Objects>(answer.as_bytes(), "process 7").unwrap_err().to_string();
             assert!(error.contains("process 7, version 0.9.9"), "{error}");
             assert!(error.contains(&format!("this command (version {OWN})")), "{error}");
         }
-        let error = read::<Objects>(b"no JSON", 7).unwrap_err().to_string();
+        let error = read::<Objects>(b"no JSON", "process 7").unwrap_err().to_string();
         assert!(error.contains("version unknown"), "{error}");
     }
 }

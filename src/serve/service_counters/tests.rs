@@ -137,15 +137,19 @@ fn sum_never_decreases() {
 /// new one has.
 #[test]
 fn counter_that_steps_back_is_no_new_one() {
-    let counted = |counts| Counted { label: "a/b".into(), counts };
-    let before = counted([Some(1_000), None]);
-    assert_eq!(counted([Some(998), None]).since(Some(&before)), 0);
-    assert_eq!(counted([Some(3), None]).since(Some(&before)), 3);
-    assert_eq!(counted([Some(1_004), None]).since(Some(&before)), 4);
-    assert_eq!(counted([Some(900), Some(102)]).since(Some(&before)), 2);
+    let counted = |main, short_circuit| {
+        let [main, short_circuit] = [main, short_circuit]
+            .map(|connections| Installed { connections, ..Installed::default() });
+        Verdict { main, short_circuit, label: "a/b".into() }
+    };
+    let before = counted(1_000, 0);
+    assert_eq!(since(&counted(998, 0), Some(&before)), 0);
+    assert_eq!(since(&counted(3, 0), Some(&before)), 3);
+    assert_eq!(since(&counted(1_004, 0), Some(&before)), 4);
+    assert_eq!(since(&counted(900, 102), Some(&before)), 2);
     // Another Service port starts at zero.
-    let other = Counted { label: "a/c".into(), counts: [Some(1_001), None] };
-    assert_eq!(other.since(Some(&before)), 1_001);
+    let other = Verdict { label: "a/c".into(), ..counted(1_001, 0) };
+    assert_eq!(since(&other, Some(&before)), 1_001);
 }
 
 /// With policy Local there are two elements; the count of one moves to the other when it goes.
@@ -210,7 +214,7 @@ fn fresh_reading_is_used_again() {
     assert_eq!(world.first(), 0);
     world.connect(Set::ServiceIps, &cluster_ip(1), 1);
     let mut now = world.counters.read_at.expect("a reading");
-    let count = |world: &World| world.counters.ports.values().map(|port| port.total).sum::<u64>();
+    let count = |world: &World| world.counters.ports.values().map(|(_, total)| total).sum::<u64>();
     assert!(world.counters.refresh(now + FRESH / 2));
     assert_eq!(count(&world), 0);
     now += FRESH;

@@ -3,16 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::{GONE_ENDPOINTS, Set};
+use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
-    Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, UnboundServer, Unserved, WithoutNode,
+    Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, Time, Unserved,
 };
-use crate::dataplane::kube_proxy::Found;
-use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
+use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::flows::Unswept;
-use crate::serve::http::{HealthSource, PortReport};
+use crate::serve::http::HealthSource;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::metrics::Counter;
 use crate::serve::unbound_ports::UnboundPorts;
@@ -90,30 +88,9 @@ impl AgentState {
         self.lock().noted.node.clone()
     }
 
-    /// Notes whether the API has no Node of the name, and what the rules go by meanwhile; `None` for
-    /// a Node that it has sent.
-    pub fn without_node(&self, how: Option<(bool, WithoutNode)>) {
-        let noted = &mut self.lock().noted;
-        noted.missing_node = how.is_some_and(|(is_missing, _)| is_missing);
-        noted.without_node = how.map(|(_, how)| how);
-    }
-
-    /// Notes a port that a server cannot bind, or has bound.
-    pub fn port(&self, report: &PortReport<'_>) {
-        let PortReport { purpose, field, address, error } = *report;
-        let ports = &mut self.lock().noted.unbound_ports;
-        ports.retain(|port| port.purpose != purpose);
-        ports.extend(error.map(|error| UnboundServer {
-            purpose: purpose.to_owned(),
-            field: field.to_owned(),
-            address: address.to_string(),
-            reason: error.to_string(),
-        }));
-    }
-
-    /// Notes the result of a changed configuration: the reason if it was refused.
-    pub fn reconfigured(&self, refused: Option<String>) {
-        self.lock().noted.refused_configuration = refused;
+    /// Changes the noted parts of a report.
+    pub fn note(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.lock().noted);
     }
 
     /// Notes a successful sync. Returns true if the one before it failed.
@@ -138,26 +115,6 @@ impl AgentState {
         noted.rules.last_sync = Some(sync);
         *last = snapshot;
         noted.rules.failure.take().is_some()
-    }
-
-    /// Notes a failed sync. Returns true if the one before it did not fail for the same reason.
-    pub fn failed(&self, error: &dataplane::Error) -> bool {
-        let failure = SyncFailure { at: Time::now(), reason: error.to_string() };
-        let reason = failure.reason.clone();
-        let before = self.lock().noted.rules.failure.replace(failure);
-        before.is_none_or(|before| before.reason != reason)
-    }
-
-    /// Notes a repair of drift.
-    pub fn repaired(&self, writers: &str) {
-        let rules = &mut self.lock().noted.rules;
-        rules.drift_repairs += 1;
-        rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
-    }
-
-    /// Notes kube-proxy and its leftovers.
-    pub fn found_kube_proxy(&self, found: &Found) {
-        self.lock().noted.kube_proxy.clone_from(found);
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::serve::query::serve).
@@ -195,7 +152,12 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
         node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
-        conflicts: snapshot.conflicts.iter().take(MAX_LISTED).map(conflict).collect(),
+        conflicts: snapshot
+            .conflicts
+            .iter()
+            .take(MAX_LISTED)
+            .map(|it| (&it.conflict).into())
+            .collect(),
         oversized: snapshot.oversized.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
         unserved: Unserved::counts(&snapshot.unserved),
         ..notes.clone()
@@ -231,11 +193,14 @@ fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
     }
 }
 
-fn conflict(SpecConflict { conflict, .. }: &SpecConflict) -> Conflict {
-    Conflict {
-        frontend: conflict.frontend.to_string(),
-        winner: conflict.winner.to_string(),
-        loser: conflict.loser.to_string(),
-        reason: conflict.reason.to_string(),
+impl From<&plan::Conflict> for Conflict {
+    fn from(conflict: &plan::Conflict) -> Conflict {
+        let plan::Conflict { frontend, winner, loser, reason } = conflict;
+        Conflict {
+            frontend: frontend.to_string(),
+            winner: winner.to_string(),
+            loser: loser.to_string(),
+            reason: reason.to_string(),
+        }
     }
 }

@@ -21,11 +21,10 @@ use shunt_core::plan::NodeContext;
 use crate::dataplane::Snapshot;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::unbound_ports::UnboundPort;
+use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
 use crate::taken_ports;
 
 pub use agent_state::{AgentState, Sources};
-pub use text::Text;
 pub(crate) use text::span;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
@@ -325,18 +324,4 @@ pub struct Repair {
     pub at: Time,
     /// The processes that had modified the tables, if known.
     pub writers: String,
-}
-
-/// A port for probes or metrics that the agent cannot bind.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct UnboundServer {
-    /// The paths of the server.
-    pub purpose: String,
-    /// The configuration field of the address.
-    pub field: String,
-    /// Address and port.
-    pub address: String,
-    /// The error of the kernel.
-    pub reason: String,
 }

@@ -5,48 +5,33 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::Serialize;
 use shunt_core::plan::OVERSIZED;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::unbound_ports::UnboundPort;
+use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
 
-/// A status for its reader, who may want all names in the text.
-#[derive(Serialize)]
-#[serde(transparent)]
-pub struct Text<'a> {
-    status: &'a Status,
-    #[serde(skip)]
-    verbose: bool,
-}
-
-impl Display for Text<'_> {
+/// Writes the status as text; with `{:#}` with all names.
+impl Display for Status {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Text { status, verbose } = *self;
-        status.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
-        let Status { version, process, node, .. } = status;
-        let since = span(status.started.before(status.told));
+        let verbose = f.alternate();
+        self.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
+        let Status { version, process, node, .. } = self;
+        let since = span(self.started.before(self.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
-        row(f, "source", &status.source)?;
-        if status.loopback != LoopbackReport::default() {
-            row(f, "loopback", &status.loopback)?;
+        row(f, "source", &self.source)?;
+        if self.loopback != LoopbackReport::default() {
+            row(f, "loopback", &self.loopback)?;
         }
-        status.rules.describe(f, status.told, verbose)
+        self.rules.describe(f, self.told, verbose)
     }
 }
 
 impl Status {
-    /// Returns the text, with all names if `verbose`.
-    #[must_use]
-    pub fn text(&self, verbose: bool) -> Text<'_> {
-        Text { status: self, verbose }
-    }
-
     /// Derives problems and warnings from the other fields.
     pub fn judge(&mut self) {
         (self.problems, self.warnings) = self.findings(usize::MAX);
@@ -113,7 +98,7 @@ impl Status {
             )
         });
         problems.extend(self.unbound_ports.iter().map(|port| {
-            let super::UnboundServer { purpose, field, address, reason } = port;
+            let UnboundServer { purpose, field, address, reason } = port;
             format!(
                 "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
                  holds the port, it answers the probes"
@@ -341,7 +326,7 @@ mod tests {
     #[test]
     fn kernel_without_ipv6_is_named() {
         let rules = Rules { ipv4_only: true, ..Rules::default() };
-        let text = Status { rules, ..Status::default() }.text(false).to_string();
+        let text = Status { rules, ..Status::default() }.to_string();
         assert!(text.contains("\ntables       shared; for IPv4 only"));
     }
 

@@ -144,8 +144,9 @@ mod tests {
 
         let rules = super::super::Rules { unserved, ..Default::default() };
         let status = super::super::Status { rules, ..Default::default() };
-        let lines = |verbose| status.text(verbose).to_string().matches("shop/web-").count();
-        assert_eq!((lines(false), lines(true)), (0, MAX_SHOWN));
-        assert!(status.text(true).to_string().contains("… and 900 more Services (-o json)"));
+        let lines = |text: &str| text.matches("shop/web-").count();
+        let verbose = format!("{status:#}");
+        assert_eq!((lines(&status.to_string()), lines(&verbose)), (0, MAX_SHOWN));
+        assert!(verbose.contains("… and 900 more Services (-o json)"));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shunt::dataplane::kube_proxy::Found;
 use shunt::dataplane::{CommitStats, Snapshot};
-use shunt::serve::metrics::{Counter, Format, Metrics, Probe, ServiceConnections};
+use shunt::serve::metrics::{Counter, Metrics, Probe, ServiceConnections};
 use shunt_core::model::{ChangeCounts, Family, Protocol};
 use shunt_core::plan::{Set, Unserved};
 use shunt_testbed::Exposition;
@@ -45,7 +45,7 @@ fn everything(families: &[Family]) -> Metrics {
 #[test]
 fn nothing_that_is_exported_changes_its_name() -> Result<()> {
     let metrics = everything(&Family::ALL);
-    let scraped = Exposition::parse(&metrics.exposition(Format::Text))?;
+    let scraped = Exposition::parse(&metrics.exposition())?;
     let expected = include_str!("../../fixtures/metrics.txt");
     assert_eq!(scraped.outline(), expected);
     Ok(())
@@ -66,26 +66,10 @@ fn the_reference_has_all_of_them() {
     }
 }
 
-/// OpenMetrics leaves the suffix of counters out where it names a family, and nothing else differs.
-#[test]
-fn both_formats_say_the_same() -> Result<()> {
-    let metrics = everything(&Family::ALL);
-    let text = Exposition::parse(&metrics.exposition(Format::Text))?;
-    let open_metrics = Exposition::parse_open_metrics(&metrics.exposition(Format::OpenMetrics))?;
-    assert_eq!(text.families.len(), open_metrics.families.len());
-    for (old, new) in text.families.iter().zip(&open_metrics.families) {
-        let suffix = if old.kind == "counter" { "_total" } else { "" };
-        assert_eq!(old.name, format!("{}{suffix}", new.name));
-        assert_eq!(old.kind, new.kind);
-        assert_eq!(old.samples.len(), new.samples.len());
-    }
-    Ok(())
-}
-
 #[test]
 fn values_are_those_that_were_counted() -> Result<()> {
     let metrics = everything(&Family::ALL);
-    let scraped = Exposition::parse(&metrics.exposition(Format::Text))?;
+    let scraped = Exposition::parse(&metrics.exposition())?;
     let (v4, v6) = (("ip_family", "IPv4"), ("ip_family", "IPv6"));
     for (name, labels, value) in [
         ("kubeproxy_sync_proxy_rules_duration_seconds_count", &[v6][..], 2.0),
@@ -146,7 +130,7 @@ fn values_are_those_that_were_counted() -> Result<()> {
 #[test]
 fn a_family_that_the_node_does_not_have_is_not_exported() -> Result<()> {
     let metrics = everything(&[Family::V4]);
-    let text = metrics.exposition(Format::Text);
+    let text = metrics.exposition();
     Exposition::parse(&text)?;
     assert!(text.contains("IPv4") && !text.contains("IPv6"), "{text}");
     Ok(())

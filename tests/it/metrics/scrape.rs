@@ -19,7 +19,7 @@ fn the_other_pages_of_the_metrics_server() -> Result<()> {
         ("/kind", "KubeProxyConfiguration"),
         ("/mode", "nftables"),
         ("/metricsBindAddress", "127.0.0.1:10249"),
-        ("/nftables/syncPeriod", "1m30s"),
+        ("/nftables/syncPeriod", "90s"),
         ("/hostnameOverride", &world.lab.node.name),
     ] {
         let found = shown.pointer(field).and_then(serde_json::Value::as_str);

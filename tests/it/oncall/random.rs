@@ -387,7 +387,7 @@ impl Objects {
         let mut desired = Desired::new(self.options.clone(), NODE);
         desired.update(&store, &dirty);
         let context = desired.node_context().context("no plan")?.clone();
-        let subject = Subject { store: &store, desired: &desired, status: None };
+        let subject = Subject { store: &store, desired: &desired, agent: None };
         lab.node.run(|| {
             let mut tables: HashMap<Family, KernelTables> = HashMap::new();
             let mut explanations = Vec::new();

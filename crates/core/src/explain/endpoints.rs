@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::model::{
     Backend, Endpoint, EndpointSlice, Family, Locality, Service, ServicePort, Store,
 };
@@ -11,7 +13,8 @@ use super::Policy;
 use super::walk::Choice;
 
 /// An endpoint that an EndpointSlice of the Service lists.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EndpointView {
     /// The address.
     pub address: IpAddr,
@@ -20,7 +23,10 @@ pub struct EndpointView {
     /// The node of the endpoint.
     pub node: Option<Arc<str>>,
     /// True on the agent's node.
+    #[serde(rename = "local")]
     pub is_local: bool,
+    /// True if new connections may get it.
+    pub used: bool,
     /// The probability that a new connection gets it; 0 if it is not used.
     pub probability: f64,
     /// Why it is not used; `None` if it is, or if only the kernel knows.
@@ -33,16 +39,9 @@ pub struct EndpointView {
     pub zone_hints: Box<[Arc<str>]>,
 }
 
-impl EndpointView {
-    /// Returns true if new connections may get it.
-    #[must_use]
-    pub fn is_used(&self) -> bool {
-        self.probability > 0.0
-    }
-}
-
 /// Why an endpoint gets no new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NotUsed {
     /// It is not ready.
     NotReady,
@@ -63,21 +62,6 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
-    /// Returns the word in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            NotUsed::NotReady => "not-ready",
-            NotUsed::Terminating => "terminating",
-            NotUsed::OtherZone => "other-zone",
-            NotUsed::OtherNode => "other-node",
-            NotUsed::NotLocal => "not-local",
-            NotUsed::OtherFamily => "other-family",
-            NotUsed::PortMissing => "port-missing",
-            NotUsed::Drained => "drained",
-        }
-    }
-
     /// Returns the reason as text.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -133,13 +117,14 @@ pub(super) fn endpoints(
         let backend = view.port.map(|port| Backend { address: view.address, port });
         let chosen = choices.iter().filter(|choice| Some(choice.backend) == backend);
         view.probability = chosen.fold(0.0, |sum, choice| sum + choice.probability);
-        if view.is_used() {
+        view.used = view.probability > 0.0;
+        if view.used {
             view.why = None;
         } else if view.why.is_none() {
             view.why = topology(store, view, question);
         }
     }
-    views.sort_by_key(|view| (!view.is_used(), view.address, view.port));
+    views.sort_by_key(|view| (!view.used, view.address, view.port));
     views
 }
 
@@ -175,6 +160,7 @@ fn view(
         port,
         node: endpoint.node.clone(),
         is_local,
+        used: false,
         probability: 0.0,
         why,
         ready: endpoint.ready,

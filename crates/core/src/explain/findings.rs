@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// A finding.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The code.
     pub code: Code,
@@ -21,9 +23,9 @@ impl Finding {
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
         /// A finding's code. The words are an interface: new ones may come, existing ones stay.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         pub enum Code {
-            $($(#[$doc])* $name,)*
+            $($(#[$doc])* #[serde(rename = $word)] $name,)*
         }
 
         impl Code {
