@@ -396,134 +396,50 @@ fn operands(family: Family, expr: Expr) -> Vec<Expr> {
 
 #[cfg(test)]
 mod tests {
-    use nfnetlink::nft::{
-        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element,
-        FinishedBatch, Generation,
-    };
-    use shunt_core::plan::{DetectLocal, Options};
+    use shunt_core::model::Store;
+    use shunt_core::plan::Options;
+    use shunt_fake_nftables::{Call, Fault, Faulty, Namespace};
 
     use super::*;
 
-    /// A kernel that refuses each transaction with one of these words.
-    struct Without<'a>(&'a [&'a [u8]]);
-
-    impl Kernel for Without<'_> {
-        fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+    /// What is missing in a kernel that refuses each transaction with one of these words.
+    fn missing(words: &'static [&[u8]], family: Family, balancing: Balancing) -> Vec<String> {
+        let refuse = move |call: Call<'_>| {
+            let Call::Commit(batch) = call else { return None };
             let has = |word: &&[u8]| batch.bytes().windows(word.len()).any(|w| w == *word);
-            match self.0.iter().any(has) {
-                true => Err(Error::Refused(vec![batch.refusal(1, Errno::ENOENT, None)])),
-                false => Ok(()),
-            }
-        }
-
-        fn generation(&mut self) -> Result<Generation, Error> {
-            Err(Error::Interrupted)
-        }
-
-        fn port(&self) -> u32 {
-            0
-        }
-
-        fn reconnect(&mut self) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn table(&mut self, _: TableFamily, _: &str) -> Result<Option<DumpedTable>, Error> {
-            Ok(None)
-        }
-
-        fn chains(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedChain>, Error> {
-            Ok(Vec::new())
-        }
-
-        fn sets(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedSet>, Error> {
-            Ok(Vec::new())
-        }
-
-        fn timeouts(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedTimeouts>, Error> {
-            Ok(Vec::new())
-        }
-
-        fn rules(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedRule>, Error> {
-            Ok(Vec::new())
-        }
-
-        fn lookup(
-            &mut self,
-            _: TableFamily,
-            _: &str,
-            _: &str,
-            keys: &[&[u8]],
-        ) -> Result<Vec<Option<Element>>, Error> {
-            Ok(vec![None; keys.len()])
-        }
-
-        fn elements(
-            &mut self,
-            _: TableFamily,
-            _: &str,
-            _: &str,
-            _: &mut dyn FnMut(DumpedElement<'_>),
-        ) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn start_listing(&mut self, _: TableFamily, _: &str, _: &str) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn next_part(&mut self, _: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-            Ok(false)
-        }
-    }
-
-    fn node_context() -> NodeContext {
-        let net = |text: &str| text.parse().expect("a prefix");
-        let detect_local = DetectLocal::ClusterCidr(vec![net("10.0.0.0/8"), net("fd00::/48")]);
-        NodeContext {
-            options: Options { detect_local, ..Options::default() },
-            node_name: "node-1".to_owned(),
-            node: None,
-            interface_addresses: Default::default(),
-            service_cidrs: vec![net("10.96.0.0/16"), net("fd00:96::/108")],
-        }
-    }
-
-    fn missing(words: &[&[u8]], family: Family) -> Vec<String> {
-        let missing = missing_features(&mut Without(words), &node_context(), family);
-        missing.expect("an answer").into_iter().map(|missing| missing.feature).collect()
+            let refusal = || Error::Refused(vec![batch.refusal(1, Errno::ENOENT, None)]);
+            words.iter().any(has).then(|| Fault::Before(refusal()))
+        };
+        let options = Options { balancing, ..Options::default() };
+        let node_context = NodeContext::of(&Store::new(), &options, "node-1");
+        let mut kernel = Faulty::new(Namespace::new().open(), refuse);
+        let missing = missing_features(&mut kernel, &node_context, family).expect("an answer");
+        missing.into_iter().map(|missing| missing.feature).collect()
     }
 
     #[test]
     fn each_missing_feature_is_named() {
-        for (word, feature) in [
-            (b"numgen\0".as_slice(), "numgen (ip)"),
-            (b"\x08\0\x01\0fib\0", "fib (ip)"),
-            (b"\x07\0\x01\0ct\0", "ct (ip)"),
-            (b"masq\0", "masquerade (ip)"),
-            (b"tcp-", "ct timeout (ip)"),
-            (b"reject\0", "reject in prerouting (ip)"),
-            (b"dynset\0", "maps that rules fill (dynset) (ip)"),
-            (b"counter\0", "counters on elements (ip)"),
-            (b"allowed-sources\0", "ranges in concatenated keys (ip)"),
-            (b"\x08\0\x01\0nat\0", "dnat (ip)"),
-        ] {
-            assert_eq!(missing(&[word], Family::V4), [feature]);
+        const CASES: [(&[&[u8]], &str); 13] = [
+            (&[b"numgen\0"], "numgen (ip)"),
+            (&[b"\x08\0\x01\0fib\0"], "fib (ip)"),
+            (&[b"\x07\0\x01\0ct\0"], "ct (ip)"),
+            (&[b"masq\0"], "masquerade (ip)"),
+            (&[b"tcp-"], "ct timeout (ip)"),
+            (&[b"reject\0"], "reject in prerouting (ip)"),
+            (&[b"dynset\0"], "maps that rules fill (dynset) (ip)"),
+            (&[b"counter\0"], "counters on elements (ip)"),
+            (&[b"allowed-sources\0"], "ranges in concatenated keys (ip)"),
+            (&[b"\x08\0\x01\0nat\0"], "dnat (ip)"),
+            // No feature that is known.
+            (&[b"nodeport-ips\0"], "add table  (ip)"),
+            (&[b"hash\0"], ""),
+            (&[], ""),
+        ];
+        for (words, feature) in CASES {
+            assert_eq!(missing(words, Family::V4, Balancing::Random).concat(), feature);
         }
-        let mut hashing = node_context();
-        hashing.options.balancing = Balancing::SourceHash;
-        let found = missing_features(&mut Without(&[b"hash\0"]), &hashing, Family::V4);
-        let found = found.expect("an answer");
-        assert_eq!(found.iter().map(|it| &*it.feature).collect::<Vec<_>>(), ["hash (ip)"]);
-        assert_eq!(missing(&[b"hash\0"], Family::V4), [""; 0]);
-        let two = missing(&[b"numgen\0", b"masq\0"], Family::V6);
+        assert_eq!(missing(&[b"hash\0"], Family::V4, Balancing::SourceHash), ["hash (ip)"]);
+        let two = missing(&[b"numgen\0", b"masq\0"], Family::V6, Balancing::Random);
         assert_eq!(two, ["numgen (ip6)", "masquerade (ip6)"]);
-        assert_eq!(missing(&[], Family::V4), [""; 0]);
-    }
-
-    #[test]
-    fn refusal_without_a_known_feature_is_named_by_its_object() {
-        let named = missing(&[b"nodeport-ips\0"], Family::V4);
-        assert_eq!(named, ["add table  (ip)"]);
     }
 }

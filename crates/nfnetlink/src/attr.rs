@@ -148,29 +148,3 @@ pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
         buffer.push(0);
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read() {
-        let mut buffer = Vec::new();
-        nest(&mut buffer, 3, |inside| {
-            put_text(inside, 1, "nat");
-            put_be32(inside, 2, 7);
-        });
-        let outer = Attrs::new(&buffer).next().expect("one attribute");
-        assert!(outer.nested);
-        assert_eq!(outer.kind, 3);
-        assert_eq!(outer.children().find(1).and_then(|a| a.text()), Some("nat"));
-        assert_eq!(outer.children().find(2).and_then(|a| a.be32()), Some(7));
-    }
-
-    #[test]
-    fn malformed_bytes_end_the_reading() {
-        for bytes in [&[][..], &[8, 0], &[3, 0, 1, 0], &[200, 0, 1, 0, 5], &[0, 0, 0, 0]] {
-            assert_eq!(Attrs::new(bytes).next(), None, "{bytes:?}");
-        }
-    }
-}

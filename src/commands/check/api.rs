@@ -159,65 +159,23 @@ fn cluster_ip(
 
 #[cfg(test)]
 mod tests {
-    use shunt_core::model::{Change, Dirty, Node, Store};
+    use shunt_core::model::Store;
     use shunt_core::plan::Options;
 
-    use super::super::Outcome::{self, Fail, Ok as Good, Skip};
     use super::*;
 
-    fn node_context(has_node: bool) -> NodeContext {
-        let mut store = Store::new();
-        let mut changes =
-            vec![Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()])];
-        if has_node {
-            changes.push(Change::node(Node {
-                name: "node-1".into(),
-                addresses: Vec::new(),
-                pod_cidrs: Vec::new(),
-                zone: None,
-                eligible: true,
-            }));
-        }
-        for change in changes {
-            store.apply(change, &mut Dirty::default());
-        }
-        NodeContext::of(&store, &Options::default(), "node-1")
-    }
-
-    fn asked(host: &str, refused: Vec<(Kind, Refused)>) -> Api {
-        let kubernetes_ips = vec!["10.96.0.1".to_owned(), "fd00:96::1".to_owned()];
-        Api::Asked {
-            server: format!("https://{host}:6443/"),
-            host: host.to_owned(),
-            pod_variable: None,
-            inspection: Inspection { refused, changes: Vec::new(), kubernetes_ips },
-        }
-    }
-
-    fn results(api: &Api, has_node: bool) -> Vec<Outcome> {
-        judge(api, &node_context(has_node)).into_iter().map(|line| line.result).collect()
-    }
-
     #[test]
-    fn cluster_ip_as_address_fails() {
-        for (host, result) in [
-            ("192.0.2.10", Good),
-            ("api.example.net", Good),
-            ("10.96.0.1", Fail),
-            ("10.96.7.7", Fail),
-            ("fd00:96:0::1", Fail),
-            ("kubernetes.default.svc", Fail),
-            ("kubernetes", Fail),
+    fn names_of_services_are_no_addresses_of_the_server() {
+        let node_context = NodeContext::of(&Store::new(), &Options::default(), "node-1");
+        let inspection = Inspection::default();
+        for (host, expected) in [
+            ("api.example.net", false),
+            ("kubernetes", true),
+            ("kubernetes.default.svc", true),
+            ("kubernetes.default.svc.cluster.local", true),
         ] {
-            let expected = [Good, Good, result, Good];
-            assert_eq!(results(&asked(host, Vec::new()), true), expected, "{host}");
+            let found = cluster_ip(host, None, &inspection, &node_context).is_some();
+            assert_eq!(found, expected, "{host}");
         }
-        let unreachable = (Kind::Service, Refused::Unreachable("refused".to_owned()));
-        let mut silent = asked("10.0.0.1", vec![unreachable]);
-        assert_eq!(results(&silent, false), [Fail, Skip, Skip, Skip]);
-        if let Api::Asked { pod_variable, .. } = &mut silent {
-            *pod_variable = Some("10.0.0.1".to_owned());
-        }
-        assert_eq!(results(&silent, false), [Fail, Skip, Fail, Skip]);
     }
 }

@@ -22,27 +22,3 @@ pub(super) fn judge(is_valid: bool, problems: &[Diagnostic]) -> Line {
         _ => Line::ok(NAME, format!("valid; {}", some_of(of(Severity::Note)))),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Outcome;
-    use super::*;
-    use crate::source::spanned_yaml::FieldPath;
-
-    #[test]
-    fn worst_problem_decides() {
-        let problem = |severity, field| Diagnostic::new(severity, FieldPath::dotted(field), "x");
-        let note = problem(Severity::Note, "portRange");
-        let warning = problem(Severity::Warning, "mode");
-        let error = problem(Severity::Error, "clusterCIDR");
-        for (is_valid, problems, result, part) in [
-            (true, vec![], Outcome::Ok, "valid"),
-            (true, vec![note.clone()], Outcome::Ok, "valid; portRange: x"),
-            (true, vec![note.clone(), warning.clone()], Outcome::Warn, "valid, but mode: x"),
-            (false, vec![note, warning, error], Outcome::Fail, "invalid: clusterCIDR: x"),
-        ] {
-            let line = judge(is_valid, &problems);
-            assert_eq!((line.result, line.text.as_str()), (result, part));
-        }
-    }
-}

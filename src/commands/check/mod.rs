@@ -195,21 +195,6 @@ fn some_of<T: Display>(items: impl IntoIterator<Item = T>) -> String {
 
 /// An interface of this name and kind, for tests.
 #[cfg(test)]
-fn link(index: u32, name: &str, kind: &str) -> nfnetlink::route::Link {
-    nfnetlink::route::Link {
-        index,
-        name: name.to_owned(),
-        up: true,
-        carrier: true,
-        loopback: name == "lo",
-        kind: Some(kind.to_owned()).filter(|kind| !kind.is_empty()),
-        peer: None,
-        peer_namespace: None,
-        master: None,
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -225,22 +210,6 @@ mod tests {
                     0 FAIL, 1 WARN, 0 SKIP, 1 OK\n";
         assert_eq!(report.to_string(), text);
         assert!(!report.has_failures());
-    }
-
-    #[test]
-    fn json_is_a_list_of_lines() {
-        let report = Report(vec![
-            Line::fail("capabilities", "CAP_NET_ADMIN is missing", "add it"),
-            Line::skip("node", "not asked"),
-        ]);
-        assert!(report.has_failures());
-        let json = serde_json::to_value(&report).expect("JSON");
-        let expected = serde_json::json!([
-            {"name": "capabilities", "result": "FAIL", "text": "CAP_NET_ADMIN is missing",
-             "remedy": "add it"},
-            {"name": "node", "result": "SKIP", "text": "not asked", "remedy": null},
-        ]);
-        assert_eq!(json, expected);
     }
 
     #[test]

@@ -121,30 +121,3 @@ fn plugins(facts: &Facts) -> Line {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Outcome::{Ok as Good, Warn};
-    use super::*;
-
-    fn facts(interfaces: &[&str]) -> Facts {
-        Facts {
-            kube_proxy: Ok(Found::default()),
-            agent: Ok(None),
-            interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
-        }
-    }
-
-    #[test]
-    fn plugin_is_named_by_its_interface() {
-        for (interfaces, result, part) in [
-            (&["lo", "eth0", "cilium_net"][..], Good, "no interface"),
-            (&["lo", "cilium_host"], Warn, "if its kube-proxy replacement is on"),
-            (&["kube-dummy-if", "bpfin.cali"], Warn, "kube-dummy-if: kube-router's"),
-        ] {
-            let line = plugins(&facts(interfaces));
-            assert_eq!(line.result, result, "{interfaces:?}");
-            assert!(line.text.contains(part), "{interfaces:?}: {}", line.text);
-        }
-    }
-}

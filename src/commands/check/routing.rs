@@ -125,28 +125,3 @@ fn bridge_netfilter(bridges: Result<Vec<String>, &String>, filters: Option<bool>
          1 and net.bridge.bridge-nf-call-ip6tables = 1",
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Outcome::{Ok as Good, Warn};
-    use super::super::link;
-    use super::*;
-
-    #[test]
-    fn bridge_needs_br_netfilter_if_it_has_veth_interfaces() {
-        let port = |master, link| Link { master: Some(master), ..link };
-        let links = [
-            link(1, "lo", ""),
-            link(2, "cni0", "bridge"),
-            link(3, "br-ext", "bridge"),
-            port(2, link(4, "veth1", "veth")),
-            port(3, link(5, "eth0", "")),
-        ];
-        let bridges = bridges(&links);
-        assert_eq!(bridges, ["cni0"]);
-        for (filters_bridged, result) in [(None, Warn), (Some(false), Warn), (Some(true), Good)] {
-            let line = bridge_netfilter(Ok(bridges.clone()), filters_bridged);
-            assert_eq!(line.result, result, "{filters_bridged:?}");
-        }
-    }
-}

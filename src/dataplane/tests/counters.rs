@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nfnetlink::nft::{Batch, Elements, Error, TableFamily};
+use nfnetlink::nft::{Error, TableFamily};
 use nix::errno::Errno;
-use shunt_core::model::{Change, Family, TrafficPolicy};
+use shunt_core::model::{Change, TrafficPolicy};
 use shunt_core::plan::{Set, TABLE};
-use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
+use shunt_fake_nftables::{Call, Fault, Namespace, service};
 
-use super::world::{PACE, What, World, cluster, elsewhere};
+use super::world::{PACE, What, World, cluster, elsewhere, endpoints};
 use crate::dataplane::Ownership;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,28 +35,9 @@ fn connect(world: &World, set: Set, key: &[u8], times: usize) {
     }
 }
 
-fn change(world: &mut World, change: Change) {
-    world.send(vec![change]);
-    world.settle();
-    let events = world.events();
-    assert!(matches!(events[..], [What::Wrote { .. }]), "{events:?}");
-}
-
-fn endpoints(numbers: &[u16]) -> Change {
-    Change::Slice(slice(1, Family::V4, numbers).into())
-}
-
-fn world(endpoints: &[u16]) -> World {
-    let mut world = World::new();
-    world.send(cluster(endpoints));
-    world.settle();
-    world.events();
-    world
-}
-
 #[test]
 fn counter_continues_over_every_number_of_endpoints() {
-    let mut world = world(&[11, 12, 13]);
+    let mut world = World::serving(&[11, 12, 13]);
     let frontends = [
         (Set::ServiceIps, CLUSTER_IP),
         (Set::ServiceIps, EXTERNAL_IP),
@@ -68,7 +49,7 @@ fn counter_continues_over_every_number_of_endpoints() {
         for (times, (set, key)) in (1..).zip(frontends) {
             connect(&world, set, key, times);
         }
-        change(&mut world, endpoints(numbers));
+        world.commit(endpoints(numbers));
         for (times, (set, key)) in (1..).zip(frontends) {
             let packets = times * step;
             assert_eq!(counted(&world, set, key), Some((packets, packets * 60)), "{numbers:?}");
@@ -80,7 +61,7 @@ fn counter_continues_over_every_number_of_endpoints() {
 /// the Service has no endpoint, or its policy becomes Cluster.
 #[test]
 fn counter_of_a_lost_short_circuit_goes_to_the_verdict() {
-    let mut world = world(&[11, 12]);
+    let mut world = World::serving(&[11, 12]);
     let local = || {
         let mut local = service(1);
         local.external_policy = TrafficPolicy::Local;
@@ -90,62 +71,61 @@ fn counter_of_a_lost_short_circuit_goes_to_the_verdict() {
         let of = |set| counted(world, set, EXTERNAL_IP).map_or(0, |(packets, _)| packets);
         of(Set::ServiceIps) + of(Set::ShortCircuit)
     };
-    change(&mut world, local());
+    world.commit(vec![local()]);
     connect(&world, Set::ServiceIps, EXTERNAL_IP, 3);
     connect(&world, Set::ShortCircuit, EXTERNAL_IP, 4);
     // No endpoint: the short circuit goes, and comes back.
-    change(&mut world, endpoints(&[]));
+    world.commit(endpoints(&[]));
     assert_eq!(counted(&world, Set::ShortCircuit, EXTERNAL_IP), None);
     assert_eq!(sum(&world), 7);
-    change(&mut world, endpoints(&[12]));
+    world.commit(endpoints(&[12]));
     connect(&world, Set::ShortCircuit, EXTERNAL_IP, 5);
     assert_eq!(counted(&world, Set::ShortCircuit, EXTERNAL_IP), Some((5, 300)));
-    change(&mut world, endpoints(&[12, 14]));
+    world.commit(endpoints(&[12, 14]));
     assert_eq!(counted(&world, Set::ShortCircuit, EXTERNAL_IP), Some((5, 300)));
     // Here the verdict itself does not change: `lb-2` for all endpoints as for the local ones.
-    change(&mut world, Change::Service(service(1).into()));
+    world.commit(vec![Change::Service(service(1).into())]);
     assert_eq!(sum(&world), 12);
     assert_eq!(counted(&world, Set::ServiceIps, EXTERNAL_IP), Some((12, 720)));
 }
 
 #[test]
 fn counter_of_another_service_port_starts_at_zero() {
-    let mut world = world(&[11, 12]);
+    let mut world = World::serving(&[11, 12]);
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
     let mut other = service(2);
     other.cluster_ips = service(1).cluster_ips;
     let gone = Change::ServiceGone(service(1).name);
-    world.send(vec![gone, Change::Service(other.into())]);
-    world.settle();
+    world.apply(vec![gone, Change::Service(other.into())]);
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((0, 0)));
 }
 
 #[test]
 fn changes_of_data_only_read_no_counter() {
-    let mut world = world(&[11, 12]);
+    let mut world = World::serving(&[11, 12]);
     let reads = Arc::new(AtomicUsize::new(0));
     let count = reads.clone();
     world.on_call(move |call| {
         count.fetch_add(matches!(call, Call::Lookup).into(), Ordering::Relaxed);
         None
     });
-    change(&mut world, endpoints(&[11, 13]));
+    world.commit(endpoints(&[11, 13]));
     assert_eq!(reads.load(Ordering::Relaxed), 0);
-    change(&mut world, endpoints(&[11, 13, 14]));
+    world.commit(endpoints(&[11, 13, 14]));
     // One request each for `service-ips` and `service-nodeports`.
     assert_eq!(reads.load(Ordering::Relaxed), 2);
 }
 
 #[test]
 fn counter_that_cannot_be_read_fails_no_sync() {
-    let mut world = world(&[11, 12]);
+    let mut world = World::serving(&[11, 12]);
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
     world.on_call(|call| {
         let request = "look up an element";
         let fails = matches!(call, Call::Lookup);
         fails.then_some(Fault::Before(Error::Request { request, errno: Errno::ENOMEM }))
     });
-    change(&mut world, endpoints(&[11]));
+    world.commit(endpoints(&[11]));
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((0, 0)));
 }
 
@@ -153,11 +133,11 @@ fn counter_that_cannot_be_read_fails_no_sync() {
 /// counters are read again.
 #[test]
 fn counter_survives_a_refused_neighbour() {
-    let mut world = world(&[11, 12]);
+    let mut world = World::serving(&[11, 12]);
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
-    world.send(vec![endpoints(&[11]), Change::Service(service(2).into())]);
-    world.settle();
+    world.send(endpoints(&[11]));
+    world.apply(vec![Change::Service(service(2).into())]);
     assert!(world.events().iter().any(|event| matches!(event, What::Quarantined(_))));
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));
 }
@@ -167,14 +147,12 @@ fn counter_survives_a_refused_neighbour() {
 fn counters_move_into_a_replaced_table() {
     let namespace = Namespace::new();
     let mut first = World::with(namespace.clone(), Ownership::Share, PACE);
-    first.send(cluster(&[11, 12]));
-    first.settle();
+    first.apply(cluster(&[11, 12]));
     connect(&first, Set::ServiceIps, CLUSTER_IP, 5);
     connect(&first, Set::ServiceNodeports, NODE_PORT, 6);
     let flags = first.listing().table.flags;
     let mut next = World::with(namespace, Ownership::Own, PACE);
-    next.send(cluster(&[11, 12, 13]));
-    next.settle();
+    next.apply(cluster(&[11, 12, 13]));
     assert_ne!(next.listing().table.flags, flags, "the table is another one");
     assert_eq!(counted(&next, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));
     assert_eq!(counted(&next, Set::ServiceNodeports, NODE_PORT), Some((6, 360)));
@@ -184,19 +162,9 @@ fn counters_move_into_a_replaced_table() {
 /// A frontend without one of its endpoints is written anew as a whole.
 #[test]
 fn counter_survives_the_repair_of_its_frontend() {
-    let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
-    world.send(cluster(&[11, 12]));
-    world.settle();
-    world.events();
+    let mut world = World::shared(cluster(&[11, 12]));
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
-    let listing = world.listing();
-    let endpoint = &listing.elements[Set::Endpoints.name()][0];
-    assert!(endpoint.key.starts_with(CLUSTER_IP));
-    let mut elements = Elements::new();
-    elements.push(&endpoint.key, None, None);
-    let mut batch = Batch::new(None);
-    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
-    world.foreign(&batch.finish());
+    world.lose_endpoints(CLUSTER_IP);
     world.pass(SECOND);
     assert!(matches!(world.events()[..], [What::Wrote { .. }, What::Repaired(_)]));
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));
@@ -204,10 +172,7 @@ fn counter_survives_the_repair_of_its_frontend() {
 
 #[test]
 fn counted_connections_are_no_drift() {
-    let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
-    world.send(cluster(&[11, 12]));
-    world.settle();
-    world.events();
+    let mut world = World::shared(cluster(&[11, 12]));
     for n in 0..10 {
         connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
         world.foreign(&elsewhere(&format!("other-{n}")));
@@ -216,7 +181,6 @@ fn counted_connections_are_no_drift() {
     assert_eq!(world.events(), []);
     // A start writes nothing either.
     let mut next = World::with(world.namespace.clone(), Ownership::Share, PACE);
-    next.send(cluster(&[11, 12]));
-    next.settle();
+    next.apply(cluster(&[11, 12]));
     assert_eq!(next.events(), [What::Unchanged]);
 }

@@ -1,48 +1,23 @@
 //! What other processes do to nf_tables.
 
-use std::io;
 use std::time::Duration;
 
-use nfnetlink::nft::{Batch, Elements, Error, FinishedBatch, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Family};
-use shunt_core::plan::{Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
 
-use super::world::{PACE, What, World, cluster, elsewhere, foreign, over_udp};
+use super::world::{
+    PACE, What, World, cluster, elsewhere, endpoints, foreign, no_buffers, over_udp,
+};
 use crate::dataplane::{Ownership, Pace};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An agent whose tables any process may change.
-fn shared() -> World {
-    shared_with(cluster(&[11, 12]))
-}
-
-fn shared_with(changes: Vec<Change>) -> World {
-    let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
-    world.send(changes);
-    world.settle();
-    world.events();
-    world
-}
-
-/// The deletion of one element of `endpoints`.
-fn delete_endpoint(world: &World) -> FinishedBatch {
-    let listing = world.listing();
-    let endpoint = &listing.elements[Set::Endpoints.name()][0];
-    let mut elements = Elements::new();
-    elements.push(&endpoint.key, None, None);
-    let mut batch = Batch::new(None);
-    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
-    batch.finish()
-}
-
 #[test]
 fn deleted_element_is_repaired_within_the_check_period() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     let before = world.listing();
-    world.foreign(&delete_endpoint(&world));
+    world.lose_endpoints(&[]);
     world.pass(SECOND);
     let events = world.events();
     assert!(matches!(events[..], [What::Wrote { .. }, What::Repaired(_)]), "{events:?}");
@@ -51,11 +26,9 @@ fn deleted_element_is_repaired_within_the_check_period() {
 
 #[test]
 fn deleted_table_is_made_anew_within_the_check_period() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     let before = world.listing();
-    let mut batch = Batch::new(None);
-    batch.delete_table(TableFamily::Ip, TABLE);
-    world.foreign(&batch.finish());
+    world.lose_table();
     world.pass(SECOND);
     assert!(matches!(world.events()[..], [What::Wrote { .. }, What::Repaired(_)]));
     assert_eq!(world.listing(), before);
@@ -64,14 +37,10 @@ fn deleted_table_is_made_anew_within_the_check_period() {
 /// A change of ours in a transaction that follows from a reading is not counted as damage.
 #[test]
 fn own_changes_are_no_damage() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     let mut fails = true;
-    world.on_call(move |call| {
-        let fails = matches!(call, Call::Commit(_)) && std::mem::take(&mut fails);
-        let lost = || Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32));
-        fails.then(|| Fault::Before(lost()))
-    });
-    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
+    world.on_commit(move |_| std::mem::take(&mut fails).then(no_buffers));
+    world.send(endpoints(&[13]));
     world.pass(SECOND);
     let events = world.events();
     assert!(matches!(events[..], [What::Failed { .. }, What::Wrote { .. }]), "{events:?}");
@@ -80,41 +49,26 @@ fn own_changes_are_no_damage() {
 /// Packets that met no rules made entries of connection tracking without address translation.
 #[test]
 fn flows_of_all_frontends_are_swept_after_a_repair() {
-    let mut world = shared_with(over_udp(cluster(&[11, 12])));
-    world.send(over_udp(of_service(2)));
-    world.settle();
-    world.events();
+    let mut world = World::shared(over_udp(cluster(&[11, 12])));
+    world.commit(over_udp(of_service(2)));
     let all = world.take_swept();
-    let mut batch = Batch::new(None);
-    batch.delete_table(TableFamily::Ip, TABLE);
-    world.foreign(&batch.finish());
+    world.lose_table();
     world.pass(2 * SECOND);
     assert!(world.events().iter().any(|event| matches!(event, What::Repaired(_))));
     assert_eq!(world.take_swept(), all);
-    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12, 13]))]));
-    world.settle();
+    world.apply(over_udp(endpoints(&[11, 12, 13])));
     assert!(world.take_swept().len() < all.len(), "only those of the Service");
 }
 
 /// A refusal on the way does not hide that there was damage.
 #[test]
 fn repair_beside_a_refused_frontend_is_reported() {
-    let mut world = shared();
-    world.send(of_service(3));
-    world.settle();
-    world.events();
+    let mut world = World::shared(cluster(&[11, 12]));
+    world.commit(of_service(3));
     // The ClusterIPs of the Services 1 and 3 lose an endpoint each. The change of Service 1 finds out.
-    let listing = world.listing();
-    let endpoints = listing.elements[Set::Endpoints.name()].iter();
-    let mut elements = Elements::new();
-    endpoints
-        .filter(|element| element.key.starts_with(&[10, 96]))
-        .for_each(|element| elements.push(&element.key, None, None));
-    let mut batch = Batch::new(None);
-    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
-    world.foreign(&batch.finish());
+    world.lose_endpoints(&[10, 96]);
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
-    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
+    world.send(endpoints(&[13]));
     world.send(of_service(2));
     world.pass(SECOND / 10);
     let events = world.events();
@@ -129,7 +83,7 @@ fn of_service(n: u16) -> Vec<Change> {
 
 #[test]
 fn commits_of_others_to_their_own_tables_are_no_damage() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     for n in 0..10 {
         world.foreign(&elsewhere(&format!("other-{n}")));
         world.pass(SECOND);
@@ -140,13 +94,12 @@ fn commits_of_others_to_their_own_tables_are_no_damage() {
 /// Other processes commit all the time, and each listing is dear.
 #[test]
 fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     world.listings_cost(Duration::from_millis(10));
     let (mut commits, minutes) = (0, 10);
     for n in 0..minutes * 60 {
         world.foreign(&elsewhere(&format!("other-{n}")));
-        world.send(vec![Change::slice(slice(1, Family::V4, &[11, 20 + n]))]);
-        world.settle();
+        world.apply(endpoints(&[11, 20 + n]));
         commits += world.events().len();
         world.pass(SECOND);
     }
@@ -162,14 +115,14 @@ fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {
 /// The same with damage: it is found within the pause that a comparison earns.
 #[test]
 fn damage_in_a_storm_is_repaired() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     world.listings_cost(Duration::from_millis(10));
     for n in 0..60 {
         world.foreign(&elsewhere(&format!("other-{n}")));
         world.pass(SECOND);
     }
     world.events();
-    world.foreign(&delete_endpoint(&world));
+    world.lose_endpoints(&[]);
     let mut seconds = 0;
     while !world.events().iter().any(|event| matches!(event, What::Repaired(_))) {
         world.foreign(&elsewhere(&format!("late-{seconds}")));
@@ -201,21 +154,18 @@ fn interrupted_listings_do_not_hold_up_a_start() {
 /// failure.
 #[test]
 fn unfinished_comparison_does_not_keep_the_thread_busy() {
-    let mut world = shared();
+    let mut world = World::shared(cluster(&[11, 12]));
     world.foreign(&elsewhere("other"));
     world.on_call(|call| match call {
         Call::List => Some(Fault::Torn),
-        Call::Commit(_) => {
-            let lost = io::Error::from_raw_os_error(Errno::ENOBUFS as i32);
-            Some(Fault::Before(Error::Receive(lost)))
-        }
+        Call::Commit(_) => Some(Fault::Before(no_buffers())),
         _ => None,
     });
     // Until the check has begun to compare, and not until it has ended.
     while world.next_check().is_none() {
         world.pass(Duration::from_millis(1));
     }
-    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
+    world.send(endpoints(&[13]));
     world.pass(60 * SECOND);
     assert!(world.events().iter().all(|event| matches!(event, What::Failed { .. })));
 }
@@ -225,13 +175,12 @@ fn unfinished_comparison_does_not_keep_the_thread_busy() {
 fn delayed_repair_blames_nothing_on_innocent_frontends() {
     let pace = Pace { min_period: 20 * SECOND, ..PACE };
     let mut world = World::with(Namespace::new(), Ownership::Share, pace);
-    world.send(cluster(&[11, 12]));
-    world.settle();
+    world.apply(cluster(&[11, 12]));
     let before = world.listing();
-    world.foreign(&delete_endpoint(&world));
+    world.lose_endpoints(&[]);
     world.pass(5 * SECOND);
     // The check has seen the damage above, but not this one.
-    world.foreign(&delete_endpoint(&world));
+    world.lose_endpoints(&[]);
     world.pass(30 * SECOND);
     assert!(world.snapshot().quarantined.is_empty(), "{:?}", world.events());
     assert_eq!(world.listing(), before);

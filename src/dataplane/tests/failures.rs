@@ -5,30 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nfnetlink::nft::{Error, FinishedBatch, Kernel, TableFamily};
+use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Balancing, Change, Family, Service};
 use shunt_core::plan::{Options, TABLE, TcpTimeouts};
 use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
-use super::world::{PACE, What, World, cluster, elsewhere, over_udp};
+use super::world::{PACE, What, World, cluster, elsewhere, endpoints, no_buffers, over_udp};
 use crate::dataplane::Ownership;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn no_buffers() -> Error {
-    Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32))
-}
 
 #[test]
 fn failed_sync_is_tried_again_after_growing_pauses() {
     let mut world = World::new();
     let fails = Arc::new(AtomicBool::new(true));
     let still = fails.clone();
-    world.on_call(move |call| {
-        let fails = matches!(call, Call::Commit(_)) && still.load(Ordering::Relaxed);
-        fails.then(|| Fault::Before(no_buffers()))
-    });
+    world.on_commit(move |_| still.load(Ordering::Relaxed).then(no_buffers));
     world.send(cluster(&[11]));
     world.pass(60 * SECOND);
     let log = world.log();
@@ -43,8 +36,7 @@ fn failed_sync_is_tried_again_after_growing_pauses() {
     assert_eq!(world.backlog.oldest(), None);
     // The next failure begins with the short pause.
     fails.store(true, Ordering::Relaxed);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
+    world.apply(endpoints(&[12]));
     let first = Duration::from_millis(100);
     assert!(matches!(&world.events()[..], [What::Failed { retry_in, .. }] if *retry_in == first));
 }
@@ -52,11 +44,11 @@ fn failed_sync_is_tried_again_after_growing_pauses() {
 #[test]
 fn changes_wait_for_the_pause_after_a_failure() {
     let mut world = World::new();
-    world.on_call(|call| matches!(call, Call::Commit(_)).then(|| Fault::Before(no_buffers())));
+    world.on_commit(|_| Some(no_buffers()));
     world.send(cluster(&[11]));
     world.pass(Duration::from_millis(700));
     assert_eq!(world.events().len(), 4);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
+    world.send(endpoints(&[12]));
     world.pass(Duration::from_millis(790));
     assert_eq!(world.events(), [], "a change does not end the pause");
     world.pass(Duration::from_millis(20));
@@ -69,19 +61,18 @@ fn transactions_that_change_backends_are_announced_before_they_are_committed() {
     let announced = world.announced();
     let (told, seen) = std::sync::mpsc::channel();
     let mut fails = true;
-    world.on_call(move |call| {
-        let Call::Commit(_) = call else { return None };
+    world.on_commit(move |_| {
         told.send(announced.load(Ordering::Relaxed)).expect("a test that listens");
-        std::mem::take(&mut fails).then(|| Fault::Before(no_buffers()))
+        std::mem::take(&mut fails).then(no_buffers)
     });
     world.send(over_udp(cluster(&[11])));
     world.pass(SECOND);
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), [1, 2], "a failure, and its retry");
-    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]));
+    world.send(over_udp(endpoints(&[11, 12])));
     world.pass(SECOND);
     assert_eq!(seen.try_iter().next(), Some(3));
     let announced = world.announced().load(Ordering::Relaxed);
-    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]));
+    world.send(over_udp(endpoints(&[11, 12])));
     world.pass(3600 * SECOND);
     assert_eq!(world.announced().load(Ordering::Relaxed), announced, "nothing more to commit");
 }
@@ -109,8 +100,7 @@ fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses()
     // The ClusterIP 10.96.0.2.
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
     world.send(cluster(&[11]));
-    world.send(vec![Change::service(service(2)), Change::slice(slice(2, Family::V4, &[21]))]);
-    world.settle();
+    world.apply(vec![Change::service(service(2)), Change::slice(slice(2, Family::V4, &[21]))]);
     let events = world.events();
     assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
     assert!(
@@ -137,13 +127,11 @@ fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses()
 #[test]
 fn flows_of_a_refused_frontend_are_swept_once_the_kernel_accepts_it() {
     let mut world = World::new();
-    world.send(over_udp(cluster(&[11])));
-    world.settle();
+    world.apply(over_udp(cluster(&[11])));
     let all = world.take_swept();
     assert!(!all.is_empty());
     world.namespace.refuse(|set, _| set.ends_with("endpoints").then_some(Errno::ENOSPC));
-    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[12]))]));
-    world.settle();
+    world.apply(over_udp(endpoints(&[12])));
     assert!(!world.snapshot().quarantined.is_empty());
     let of_refused = world.take_swept();
     assert!(of_refused.is_empty(), "the kernel has the former endpoint: {of_refused:?}");
@@ -164,25 +152,18 @@ fn change_of_a_refused_service_is_tried_at_once() {
     world.pass(100 * SECOND);
     assert!(!world.snapshot().quarantined.is_empty());
     world.namespace.relent();
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
+    world.apply(endpoints(&[12]));
     assert!(world.snapshot().quarantined.is_empty());
 }
 
 /// The socket dies: what it owned is an orphan, and is taken over by the next one in the same sync.
 #[test]
 fn dead_socket_is_replaced_within_the_sync() {
-    let mut world = World::new();
-    world.send(cluster(&[11]));
-    world.settle();
-    let mut died = false;
-    world.on_call(move |call| {
-        let dies = matches!(call, Call::Commit(_)) && !std::mem::replace(&mut died, true);
-        let gone = || io::Error::from_raw_os_error(Errno::EBADF as i32);
-        dies.then(|| Fault::Before(Error::Receive(gone())))
-    });
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
+    let mut world = World::serving(&[11]);
+    let mut dies = true;
+    let gone = || Error::Receive(io::Error::from_raw_os_error(Errno::EBADF as i32));
+    world.on_commit(move |_| std::mem::take(&mut dies).then(gone));
+    world.apply(endpoints(&[12]));
     let events = world.events();
     assert!(events.iter().all(|event| matches!(event, What::Wrote { .. })), "{events:?}");
     assert!(world.snapshot().is_owner);
@@ -192,8 +173,7 @@ fn dead_socket_is_replaced_within_the_sync() {
 fn tables_of_another_owner_are_taken_over_once_it_ends() {
     let namespace = Namespace::new();
     let mut other = World::with(namespace.clone(), Ownership::Own, PACE);
-    other.send(cluster(&[11]));
-    other.settle();
+    other.apply(cluster(&[11]));
     let mut world = World::with(namespace, Ownership::Own, PACE);
     world.send(cluster(&[11]));
     world.pass(5 * SECOND);
@@ -229,16 +209,13 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     let mut world = World::new();
     let limit = Arc::new(AtomicUsize::new(MUCH));
     let still = limit.clone();
-    world.on_call(move |call| {
-        let Call::Commit(batch) = call else { return None };
+    world.on_commit(move |batch| {
         let bytes = batch.bytes().len();
         let reason = || io::Error::from_raw_os_error(Errno::EPERM as i32);
-        (bytes > still.load(Ordering::Relaxed))
-            .then(|| Fault::Before(Error::TooLarge { bytes, reason: reason() }))
+        (bytes > still.load(Ordering::Relaxed)).then(|| Error::TooLarge { bytes, reason: reason() })
     });
     world.send(cluster(&[11]));
-    world.send(large());
-    world.settle();
+    world.apply(large());
     let events = world.events();
     assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
     assert_eq!(left_out(&world), 5, "three of IPv4, two of IPv6");
@@ -252,9 +229,7 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     assert_eq!(world.snapshot().frontends, [3, 2]);
 
     // The others go on.
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.commit(endpoints(&[12]));
     limit.store(usize::MAX, Ordering::Relaxed);
     world.pass(SECOND);
     assert_eq!(left_out(&world), 0);
@@ -262,8 +237,7 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     // Its deletion is as large.
     limit.store(MUCH / 3, Ordering::Relaxed);
     world.events();
-    world.send(vec![Change::ServiceGone(service(2).name), Change::ServiceGone(service(1).name)]);
-    world.settle();
+    world.apply(vec![Change::ServiceGone(service(2).name), Change::ServiceGone(service(1).name)]);
     assert!(matches!(world.events()[0], What::Wrote { .. }));
     assert_eq!(world.snapshot().quarantined.len(), 5);
 }
@@ -274,20 +248,17 @@ fn a_service_that_is_left_out_costs_no_new_table() {
     let mut world = World::new();
     let written = Arc::new(AtomicUsize::new(0));
     let sum = written.clone();
-    world.on_call(move |call| {
-        let Call::Commit(batch) = call else { return None };
+    world.on_commit(move |batch| {
         if batch.bytes().len() > MUCH {
             let refusal = batch.refusal(batch.messages(), Errno::ENOMEM, None);
-            return Some(Fault::Before(Error::Refused(vec![refusal])));
+            return Some(Error::Refused(vec![refusal]));
         }
         sum.fetch_add(batch.bytes().len(), Ordering::Relaxed);
         None
     });
-    world.send(cluster(&[11]));
-    world.settle();
+    world.apply(cluster(&[11]));
     let table = written.swap(0, Ordering::Relaxed);
-    world.send(large());
-    world.settle();
+    world.apply(large());
     assert_eq!(left_out(&world), 5);
     world.pass(20 * SECOND);
     assert_eq!(left_out(&world), 5);
@@ -302,11 +273,10 @@ fn want_of_memory_delays_a_large_service_only() {
     for large_one in [true, false] {
         let mut world = World::new();
         let mut left = 3;
-        world.on_call(move |call| {
-            let Call::Commit(batch) = call else { return None };
+        world.on_commit(move |batch| {
             left = i32::max(left - 1, -1);
             let refusal = || batch.refusal(batch.messages(), Errno::ENOMEM, None);
-            (left >= 0).then(|| Fault::Before(Error::Refused(vec![refusal()])))
+            (left >= 0).then(|| Error::Refused(vec![refusal()]))
         });
         world.send(cluster(&[11]));
         if large_one {
@@ -335,18 +305,15 @@ fn want_of_memory_delays_a_large_service_only() {
 #[test]
 fn want_of_memory_for_a_large_service_costs_itself() {
     let mut world = World::new();
-    world.on_call(|call| {
-        let Call::Commit(batch) = call else { return None };
+    world.on_commit(|batch| {
         let refusal = || batch.refusal(batch.messages(), Errno::ENOMEM, None);
         let send = || Error::Send { bytes: batch.bytes().len(), reason: Errno::ENOBUFS.into() };
         let is_large = batch.bytes().len() > MUCH;
         let is_sent = batch.bytes().len() % 2 == 0;
-        is_large
-            .then(|| Fault::Before(if is_sent { Error::Refused(vec![refusal()]) } else { send() }))
+        is_large.then(|| if is_sent { Error::Refused(vec![refusal()]) } else { send() })
     });
     world.send(cluster(&[11]));
-    world.send(large());
-    world.settle();
+    world.apply(large());
     assert_eq!(left_out(&world), 5);
     world.events();
     world.pass(1000 * SECOND);
@@ -360,9 +327,7 @@ fn kernel_without_owned_tables_gets_shared_ones() {
     let namespace = Namespace::new();
     namespace.limit(Features { table_flags: 0, ..Features::default() });
     let mut world = World::with(namespace, Ownership::Own, PACE);
-    world.send(cluster(&[11]));
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.commit(cluster(&[11]));
     assert!(!world.snapshot().is_owner);
 }
 
@@ -375,9 +340,7 @@ fn kernel_without_ipv6_gets_the_rules_of_ipv4() {
         let mut world = World::with(namespace.clone(), Ownership::Own, PACE);
         let v6 = |endpoints: &[u16]| Change::slice(slice(1, Family::V6, endpoints));
         world.send(cluster(&[11]));
-        world.send(vec![v6(&[11])]);
-        world.settle();
-        assert!(matches!(world.events()[..], [What::Wrote { .. }]), "{ipv6:?}");
+        world.commit(vec![v6(&[11])]);
         let snapshot = world.snapshot();
         assert_eq!(snapshot.frontends, [3, 0], "ClusterIP, ExternalIP and node port of IPv4");
         assert_eq!(snapshot.is_owner, table_flags == 7);
@@ -388,9 +351,7 @@ fn kernel_without_ipv6_gets_the_rules_of_ipv4() {
         world.pass(5 * SECOND);
         assert_eq!(world.events(), []);
         world.configure(Options { masquerade_bit: 3, ..Options::default() });
-        world.send(vec![v6(&[12]), Change::slice(slice(1, Family::V4, &[12]))]);
-        world.settle();
-        assert!(matches!(world.events()[..], [What::Wrote { .. }]), "{ipv6:?}");
+        world.commit(vec![v6(&[12]), Change::slice(slice(1, Family::V4, &[12]))]);
 
         drop(world);
         let mut next = World::with(namespace, Ownership::Own, PACE);
@@ -410,8 +371,7 @@ fn kernel_without_ipv6_gets_the_rules_of_ipv4() {
 fn odd_readings_at_the_start_are_repeated_without_blocking() {
     let namespace = Namespace::new();
     let mut first = World::with(namespace.clone(), Ownership::Leave, PACE);
-    first.send(cluster(&[11, 12, 13]));
-    first.settle();
+    first.apply(cluster(&[11, 12, 13]));
     drop(first);
     let generation = namespace.open().generation().expect("a generation").id;
 
@@ -437,18 +397,10 @@ fn odd_readings_at_the_start_are_repeated_without_blocking() {
 #[test]
 fn endless_refusals_end_the_sync_with_an_error() {
     let mut world = World::new();
-    world.on_call(|call| {
-        let Call::Commit(batch) = call else { return None };
-        Some(Fault::Before(Error::Refused(vec![refusal(batch)])))
-    });
-    world.send(cluster(&[11]));
-    world.settle();
+    // A refusal of the first message, as when the whole table cannot be made.
+    world.on_commit(|batch| Some(Error::Refused(vec![batch.refusal(1, Errno::ENOMEM, None)])));
+    world.apply(cluster(&[11]));
     assert!(matches!(world.events()[..], [What::Failed { .. }]));
-}
-
-/// A refusal of the first message, as when the whole table cannot be made.
-fn refusal(batch: &FinishedBatch) -> nfnetlink::nft::Refusal {
-    batch.refusal(1, Errno::ENOMEM, None)
 }
 
 #[test]
@@ -456,9 +408,7 @@ fn kernel_without_timeouts_of_connections_gets_all_other_rules() {
     let namespace = Namespace::new();
     namespace.limit(Features { timeouts: false, ..Features::default() });
     let mut world = World::with(namespace, Ownership::Own, PACE);
-    world.send(cluster(&[11]));
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.commit(cluster(&[11]));
     world.configure(Options { masquerade_all: true, ..Options::default() });
     world.settle();
     assert!(matches!(world.events()[..], [What::Wrote { .. }]), "it is not tried again");
@@ -467,10 +417,7 @@ fn kernel_without_timeouts_of_connections_gets_all_other_rules() {
 /// The kernel cannot change an object: other timeouts are another one, and the old one stays.
 #[test]
 fn timeouts_follow_the_options_in_one_commit() {
-    let mut world = World::new();
-    world.send(cluster(&[11]));
-    world.settle();
-    world.events();
+    let mut world = World::serving(&[11]);
     let objects = |world: &World| world.namespace.open().timeouts(TableFamily::Ip, TABLE);
     let default = TcpTimeouts::default();
     let longer = TcpTimeouts::with(|state| (state == "established").then_some(7));

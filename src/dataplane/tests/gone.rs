@@ -6,9 +6,9 @@ use nfnetlink::nft::{Error, Refusal, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Family, GONE_FOR, SETTLE};
 use shunt_core::plan::{GONE_ENDPOINTS, Options, TABLE};
-use shunt_fake_nftables::{Call, Fault, slice};
+use shunt_fake_nftables::slice;
 
-use super::world::{What, World, cluster};
+use super::world::{What, World, cluster, endpoints};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -20,9 +20,7 @@ fn with_gone_endpoint() -> World {
     dying.endpoints[0].terminating = true;
     world.send(cluster(&[11, 12]));
     world.send(vec![Change::slice(dying)]);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.commit(endpoints(&[12]));
     world
 }
 
@@ -53,11 +51,10 @@ fn resets_begin_and_end_in_time_without_another_change() {
 #[test]
 fn services_go_on_if_the_kernel_refuses_resets() {
     let mut world = with_gone_endpoint();
-    world.on_call(|call| {
-        let Call::Commit(batch) = call else { return None };
+    world.on_commit(|batch| {
         let name = GONE_ENDPOINTS.as_bytes();
         batch.bytes().windows(name.len()).any(|bytes| bytes == name).then(|| {
-            Fault::Before(Error::Refused(vec![Refusal {
+            Error::Refused(vec![Refusal {
                 errno: Errno::EOPNOTSUPP,
                 explanation: None,
                 operation: "add set",
@@ -65,12 +62,12 @@ fn services_go_on_if_the_kernel_refuses_resets() {
                 table: TABLE.to_owned(),
                 object: GONE_ENDPOINTS.to_owned(),
                 keys: Vec::new(),
-            }]))
+            }])
         })
     });
     world.pass(SETTLE);
     assert!(!resets(&world));
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12, 13]))]);
+    world.send(endpoints(&[12, 13]));
     world.pass(SECOND);
     let events = world.events();
     assert!(matches!(events[..], [What::Unchanged, What::Wrote { .. }]), "{events:?}");

@@ -16,10 +16,7 @@ use self::world::{What, World, cluster};
 
 #[test]
 fn service_with_an_endpoint_is_committed_once() {
-    let mut world = World::new();
-    world.send(cluster(&[11]));
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    let mut world = World::serving(&[11]);
     let listing = world.listing();
     let endpoints = &listing.elements[Set::Endpoints.name()];
     // The ClusterIP and the ExternalIP each have a pool of one, which is 10.244.0.11 port 8080.
@@ -28,8 +25,7 @@ fn service_with_an_endpoint_is_committed_once() {
     for element in endpoints {
         assert_eq!(element.data.as_deref(), Some(&[10, 244, 0, 11, 0x1f, 0x90, 0, 0][..]));
     }
-    world.send(cluster(&[11]));
-    world.settle();
+    world.apply(cluster(&[11]));
     assert_eq!(world.events(), [What::Unchanged]);
     assert_eq!(world.listing(), listing);
 }
@@ -45,7 +41,5 @@ fn nothing_is_programmed_before_the_source_has_listed_everything() {
     assert_eq!(world.backlog.oldest(), None, "changes wait for the source, not for the dataplane");
     let table = Listing::of(&mut world.namespace.open(), TableFamily::Ip, TABLE);
     assert_eq!(table.expect("a listing"), None);
-    world.send(vec![synced]);
-    world.settle();
-    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.commit(vec![synced]);
 }

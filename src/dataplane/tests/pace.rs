@@ -6,7 +6,7 @@ use shunt_core::model::{Change, ChangeBatch, Family, Service, TrafficPolicy};
 use shunt_core::plan::{Set, Unserved};
 use shunt_fake_nftables::{Namespace, name, service, slice};
 
-use super::world::{PACE, What, World, cluster};
+use super::world::{PACE, What, World, cluster, endpoints};
 use crate::dataplane::{Ownership, Pace};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ fn changes_that_wait_form_one_transaction() {
     let mut world = World::new();
     world.send(cluster(&[11]));
     for endpoint in 12..20 {
-        world.send(vec![Change::slice(slice(1, Family::V4, &[11, endpoint]))]);
+        world.send(endpoints(&[11, endpoint]));
     }
     world.settle();
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
@@ -32,7 +32,7 @@ fn commits_are_a_minimum_period_apart() {
     world.pass(SECOND);
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
     for endpoint in 12..15 {
-        world.send(vec![Change::slice(slice(1, Family::V4, &[endpoint]))]);
+        world.send(endpoints(&[endpoint]));
         world.pass(SECOND);
     }
     assert_eq!(world.events(), [], "the last commit was 4 s ago");
@@ -43,8 +43,7 @@ fn commits_are_a_minimum_period_apart() {
     assert_eq!(log[0].at, 5 * SECOND);
     // A commit that is long ago holds up nothing.
     world.pass(60 * SECOND);
-    world.send(vec![Change::ServiceGone(name(1))]);
-    world.settle();
+    world.apply(vec![Change::ServiceGone(name(1))]);
     assert!(matches!(world.events()[..], [What::Wrote { added: 0, .. }]));
 }
 
@@ -52,18 +51,17 @@ fn commits_are_a_minimum_period_apart() {
 fn unused_balancer_is_deleted_after_an_hour() {
     let mut world = World::new();
     let many: Vec<u16> = (1..=17).collect();
-    world.send(cluster(&many));
-    world.settle();
+    world.apply(cluster(&many));
     let has_balancer =
         |world: &World| world.listing().chains.iter().any(|chain| chain.name == "lb-17");
     assert!(has_balancer(&world));
-    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
+    world.send(endpoints(&[1]));
     world.pass(3590 * SECOND);
     assert!(has_balancer(&world));
     // A number that comes back finds its chain, and the hour begins anew.
-    world.send(vec![Change::slice(slice(1, Family::V4, &many))]);
+    world.send(endpoints(&many));
     world.pass(20 * SECOND);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
+    world.send(endpoints(&[1]));
     world.pass(3590 * SECOND);
     assert!(has_balancer(&world));
     world.pass(30 * SECOND);
@@ -78,8 +76,7 @@ fn idle_agent_wakes_only_for_what_others_can_modify_or_chains_it_can_delete() {
     // The first commit is followed by a look for stale entries of session affinity.
     world.pass(SECOND);
     assert_eq!(world.next_wake(), None, "nobody else can modify owned tables");
-    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
-    world.settle();
+    world.apply(endpoints(&[1]));
     assert!(world.next_wake().is_some(), "a chain is unused");
     world.pass(4000 * SECOND);
     assert_eq!(world.next_wake(), None);
@@ -92,11 +89,9 @@ fn idle_agent_wakes_only_for_what_others_can_modify_or_chains_it_can_delete() {
 
 #[test]
 fn triggers_of_an_unchanged_slice_are_not_reported() {
-    let mut world = World::new();
-    world.send(cluster(&[11]));
-    world.settle();
+    let mut world = World::serving(&[11]);
     let batch = |endpoint| ChangeBatch {
-        changes: vec![Change::slice(slice(1, Family::V4, &[endpoint]))],
+        changes: endpoints(&[endpoint]),
         received: Instant::now(),
         triggers: vec![(Family::V4, SystemTime::now())],
     };
@@ -114,27 +109,21 @@ fn conflict_is_reported_once_with_the_field() {
     let mut other = service(2);
     other.external_ips = service(1).external_ips;
     world.send(cluster(&[11]));
-    world.send(vec![Change::service(other.clone())]);
-    world.settle();
+    world.apply(vec![Change::service(other.clone())]);
     let conflict = What::Conflict("spec.externalIPs".to_owned());
     assert!(world.events().contains(&conflict));
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
-    world.settle();
+    world.apply(endpoints(&[12]));
     assert!(!world.events().contains(&conflict));
     // It ends, and is reported again when it comes back.
-    world.send(vec![Change::service(service(2))]);
-    world.settle();
+    world.apply(vec![Change::service(service(2))]);
     assert!(world.snapshot().conflicts.is_empty());
-    world.send(vec![Change::service(other)]);
-    world.settle();
+    world.apply(vec![Change::service(other)]);
     assert!(world.events().contains(&conflict));
 }
 
 #[test]
 fn snapshot_counts_what_the_kernel_holds() {
-    let mut world = World::new();
-    world.send(cluster(&[11, 12]));
-    world.settle();
+    let world = World::serving(&[11, 12]);
     let snapshot = world.snapshot();
     let listing = world.listing();
     for set in Set::ALL.into_iter().filter(|set| *set != Set::Affinity) {
@@ -148,20 +137,17 @@ fn snapshot_counts_what_the_kernel_holds() {
 
 #[test]
 fn service_ports_without_endpoints_count_for_their_family() {
-    let mut world = World::new();
-    world.send(cluster(&[11]));
-    world.settle();
+    let mut world = World::serving(&[11]);
     assert_eq!(world.snapshot().unserved.without_endpoints, [0, 1]);
 
     // Endpoints with odd numbers are on another node.
     let (internal_policy, external_policy) = (TrafficPolicy::Local, TrafficPolicy::Local);
     let local = Service { internal_policy, external_policy, ..service(1) };
-    world.send(vec![
+    world.apply(vec![
         Change::service(local),
         Change::slice(slice(1, Family::V4, &[12])),
         Change::slice(slice(1, Family::V6, &[11])),
     ]);
-    world.settle();
     let (no_local_internal, no_local_external) = ([0, 1], [0, 1]);
     let without_endpoints = [0, 0];
     let expected = Unserved { without_endpoints, no_local_internal, no_local_external };

@@ -1,14 +1,16 @@
 //! A worker over fake nf_tables, with made-up time.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::{Batch, Error, FinishedBatch, Kernel, TableFamily};
+use nfnetlink::nft::{Batch, Elements, Error, FinishedBatch, Kernel, TableFamily};
+use nix::errno::Errno;
 use shunt_core::model::{Change, ChangeBatch, Family, Protocol};
-use shunt_core::plan::{FrontendKey, Options, TABLE};
+use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket, service, slice};
 
 use crate::dataplane::command::{Backlog, Command, Commands, Configure, channel};
@@ -131,6 +133,20 @@ impl World {
         World::with(Namespace::new(), Ownership::Own, PACE)
     }
 
+    /// The same, with a Service that has these endpoints.
+    pub(super) fn serving(endpoints: &[u16]) -> World {
+        let mut world = World::new();
+        world.commit(cluster(endpoints));
+        world
+    }
+
+    /// An agent with this Service whose tables any process may change.
+    pub(super) fn shared(changes: Vec<Change>) -> World {
+        let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
+        world.commit(changes);
+        world
+    }
+
     pub(super) fn with(namespace: Namespace, ownership: Ownership, pace: Pace) -> World {
         let shared = Handle::default();
         let handle = shared.clone();
@@ -164,6 +180,17 @@ impl World {
         self.shared.lock().decide = Some(Box::new(decide));
     }
 
+    /// The same for each transaction, which does nothing if it fails.
+    pub(super) fn on_commit(
+        &self,
+        mut fail: impl FnMut(&FinishedBatch) -> Option<Error> + Send + 'static,
+    ) {
+        self.on_call(move |call| match call {
+            Call::Commit(batch) => fail(batch).map(Fault::Before),
+            _ => None,
+        });
+    }
+
     /// The number of announced transactions, also while one is committed.
     pub(super) fn announced(&self) -> Arc<AtomicUsize> {
         self.shared.lock().announced.clone()
@@ -187,6 +214,19 @@ impl World {
     /// Sends changes; [`World::pass`] lets the worker take them.
     pub(super) fn send(&self, changes: Vec<Change>) {
         self.send_batch(ChangeBatch::new(changes, self.start));
+    }
+
+    /// Sends changes, and lets the worker do what is due.
+    pub(super) fn apply(&mut self, changes: Vec<Change>) {
+        self.send(changes);
+        self.settle();
+    }
+
+    /// The same for changes that lead to one commit and nothing else.
+    pub(super) fn commit(&mut self, changes: Vec<Change>) {
+        self.apply(changes);
+        let events = self.events();
+        assert!(matches!(events[..], [What::Wrote { .. }]), "{events:?}");
     }
 
     pub(super) fn send_batch(&self, batch: ChangeBatch) {
@@ -262,6 +302,26 @@ impl World {
         listing.expect("a listing").expect("a table")
     }
 
+    /// Another process deletes elements of `endpoints` whose keys begin like this, or else the first.
+    pub(super) fn lose_endpoints(&self, keys: &[u8]) {
+        let listing = self.listing();
+        let listed = listing.elements[Set::Endpoints.name()].iter();
+        let mut elements = Elements::new();
+        let lost = listed.filter(|element| element.key.starts_with(keys));
+        let count = if keys.is_empty() { 1 } else { usize::MAX };
+        lost.take(count).for_each(|element| elements.push(&element.key, None, None));
+        let mut batch = Batch::new(None);
+        batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
+        self.foreign(&batch.finish());
+    }
+
+    /// Another process deletes the table of IPv4.
+    pub(super) fn lose_table(&self) {
+        let mut batch = Batch::new(None);
+        batch.delete_table(TableFamily::Ip, TABLE);
+        self.foreign(&batch.finish());
+    }
+
     /// Another process commits.
     pub(super) fn foreign(&self, batch: &FinishedBatch) {
         foreign(&self.namespace, batch).expect("a commit of another process");
@@ -281,6 +341,16 @@ pub(super) fn cluster(endpoints: &[u16]) -> Vec<Change> {
         Change::slice(slice(1, Family::V4, endpoints)),
         Change::Synced,
     ]
+}
+
+/// Other IPv4 endpoints of that Service.
+pub(super) fn endpoints(numbers: &[u16]) -> Vec<Change> {
+    vec![Change::slice(slice(1, Family::V4, numbers))]
+}
+
+/// The kernel has no room for an answer.
+pub(super) fn no_buffers() -> Error {
+    Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32))
 }
 
 /// The same Services and slices with ports of UDP, whose flows are swept.

@@ -18,6 +18,7 @@ use super::scan::Scanner;
 use super::*;
 use crate::source::objects::{Key, Kind};
 use crate::source::spanned_yaml::Diagnostic;
+use crate::source::spanned_yaml::tests::cases;
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Diagnostic>> {
     let mut context = Context { node_name: "node-1".into(), ..Context::default() };
@@ -92,63 +93,29 @@ fn files_are_not_held_twice() {
     }
 }
 
-/// What a user sees: the messages are kept here whole.
+/// What a user sees, and what becomes of the objects: fields that a Service does not have are left out.
 #[test]
-fn messages_name_file_line_object_field_and_value() {
-    for (text, expected) in [
-        (
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  clusterIP: 10.96.0.300\n  ports:\n  - port: 0\n",
-            &[
-                "f.yaml:6: Service default/web: spec.clusterIP = 10.96.0.300: not an IP address (the Service is left out)",
-                "f.yaml:8: Service default/web: spec.ports[0].port = 0: not a port number; write 1 to 65535 (the Service is left out)",
-            ][..],
-        ),
-        (
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  ports:\n    port: 80\n",
-            &[
-                "f.yaml:7: Service shop/web: spec.ports = a mapping of 1: must be a list, not a mapping (the Service is left out)",
-            ],
-        ),
-        (
-            "apiVersion: v1\nkind: Servce\n",
-            &[
-                "f.yaml:2: kind = Servce: there is no such kind in apiVersion v1; did you mean Service? (it is ignored)",
-            ],
-        ),
-        (
-            "{\"apiVersion\": \"v1\",\n\"kind\": \"Service\", \"kind\": \"Node\"}",
-            &["f.yaml:1: apiVersion, kind or items comes twice; remove one (it is ignored)"],
-        ),
-        (
-            "{\"apiVersion\": \"v1\", \"kind\": \"Service\",\n\"metadata\": {\"name\": \"a\"},\n\"spec\": {\"type\": \"x\", \"type\": \"y\"}}",
-            &[
-                "f.yaml:3: Service default/a: spec = a mapping of 1: duplicate field `type`; remove one of the two (the Service is left out)",
-            ],
-        ),
-        (
-            "kind: Service\n",
-            &["f.yaml:1: kind = Service: an object needs an apiVersion (it is ignored)"],
-        ),
-        (
-            "just text\n",
-            &[
-                "f.yaml:1: kind = \"just text\": not an object; it should begin with apiVersion and kind",
-            ],
-        ),
-        (
-            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
-            &[
-                "f.yaml:6: EndpointSlice default/a: ports[0].port: a port needs a number (this port of the slice is ignored)",
-                "f.yaml:11: EndpointSlice default/a: endpoints[1].addresses[0] = 127.0.0.1: a loopback address; it does not name a host that could be reached (this endpoint is ignored)",
-            ],
-        ),
-    ] {
-        let messages: Vec<String> =
-            read(text).unwrap().problems.iter().map(ToString::to_string).collect();
-        assert_eq!(messages, expected, "{text}");
-    }
-    let broken = read("apiVersion: v1\nkind: [Service\n").unwrap_err().to_string();
-    assert!(broken.starts_with("f.yaml:2: not YAML or JSON, in column 7: "), "{broken}");
+fn objects_are_read_as_the_cases_say() {
+    cases::check("objects.yaml", |text| match read(text) {
+        Ok(manifest) => {
+            let mut says: Vec<String> = manifest.problems.iter().map(ToString::to_string).collect();
+            says.extend(manifest.not_used.iter().map(|kind| format!("not used: {kind}")));
+            for Object { line, change, key } in manifest.objects {
+                let text = format!("{:?}", change.unwrap_or_else(|| key.gone()));
+                let fields =
+                    text.split(", ").filter(|it| !it.ends_with("None") && !it.ends_with("[]"));
+                says.push(format!("{line}: {}", fields.collect::<Vec<_>>().join(", ")));
+            }
+            says
+        }
+        Err(error) => vec![error.to_string()],
+    });
+    let long = read(format!("apiVersion: v1\nkind: {}", "x".repeat(10_000_000))).unwrap();
+    assert!(long.problems[0].to_string().len() < 200, "{}", long.problems[0]);
+    let many = service("a", 1)
+        .replace("ports:", &format!("externalIPs: [{}], ports:", "x, ".repeat(1000)));
+    let problems = read(many).unwrap().problems;
+    assert!(problems[50].to_string().contains("950 more problems"));
 }
 
 proptest! {

@@ -15,7 +15,7 @@ mod scalar;
 mod typed;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use diagnostic::{Diagnostic, Severity, excerpt};

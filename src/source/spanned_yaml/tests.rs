@@ -5,6 +5,8 @@ use serde::Deserialize;
 
 use super::*;
 
+pub mod cases;
+
 fn one(text: &str) -> Document<'_> {
     let mut documents = parse(text.as_bytes()).unwrap();
     assert_eq!(documents.len(), 1, "{text}");

@@ -256,64 +256,6 @@ pub struct Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attr::{put_be32, put_be64};
-
-    fn tuple(source: &str, destination: &str) -> Tuple {
-        let parse = |text: &str| text.parse().expect("address:port");
-        Tuple { source: parse(source), destination: parse(destination) }
-    }
-
-    fn connection(protocol: u8, more: impl FnOnce(&mut Vec<u8>)) -> Connection {
-        let mut body = Vec::new();
-        let original = tuple("10.244.1.7:41733", "10.96.12.5:80");
-        put_tuple(&mut body, CTA_TUPLE_ORIG, protocol, &original);
-        let reply = tuple("10.244.7.9:8080", "10.244.1.7:41733");
-        put_tuple(&mut body, CTA_TUPLE_REPLY, protocol, &reply);
-        more(&mut body);
-        Connection::parse(&Attrs::new(&body)).expect("an entry")
-    }
-
-    #[test]
-    fn all_properties_are_read() {
-        let read = connection(6, |body| {
-            put_be32(body, CTA_STATUS, 0x1a8);
-            nest(body, CTA_PROTOINFO, |info| {
-                nest(info, CTA_PROTOINFO_TCP, |tcp| put(tcp, CTA_PROTOINFO_TCP_STATE, &[1]));
-            });
-            put_be32(body, CTA_TIMEOUT, 38);
-            put_be32(body, CTA_MARK, 0x4000);
-            put(body, CTA_ZONE, &[0, 5]);
-            for (kind, packets) in [(CTA_COUNTERS_ORIG, 4), (CTA_COUNTERS_REPLY, 0)] {
-                nest(body, kind, |counter| {
-                    put_be64(counter, CTA_COUNTERS_PACKETS, packets);
-                    put_be64(counter, CTA_COUNTERS_BYTES, packets * 60);
-                });
-            }
-        });
-        let sent = Counter { packets: 4, bytes: 240 };
-        let expected = Connection {
-            protocol: 6,
-            original: tuple("10.244.1.7:41733", "10.96.12.5:80"),
-            reply: tuple("10.244.7.9:8080", "10.244.1.7:41733"),
-            state: Some(ProtocolState::SYN_SENT),
-            status: Status(0x1a8),
-            timeout: Duration::from_secs(38),
-            mark: 0x4000,
-            zone: 5,
-            counters: Some((sent, Counter::default())),
-        };
-        assert_eq!(read, expected);
-        assert_eq!(read.state.map(|state| state.to_string()).as_deref(), Some("SYN_SENT"));
-        assert!(read.is_translated() && read.is_unanswered());
-        assert!(read.status.has(Status::DST_NAT) && !read.status.has(Status::SRC_NAT));
-    }
-
-    #[test]
-    fn missing_properties_are_zero() {
-        let read = connection(17, |_| {});
-        assert_eq!((read.state, read.status, read.zone), (None, Status(0), 0));
-        assert_eq!((read.timeout, read.counters), (Duration::ZERO, None));
-    }
 
     #[test]
     fn states_have_the_words_of_conntrack() {
@@ -321,16 +263,6 @@ mod tests {
         assert_eq!(words, ["SYN_SENT", "SYN_RECV", "ESTABLISHED", "CLOSE"]);
         assert_eq!(ProtocolState::Sctp(4).to_string(), "ESTABLISHED");
         assert_eq!(ProtocolState::Tcp(200).to_string(), "state 200");
-    }
-
-    #[test]
-    fn destination_is_that_of_the_original_direction() {
-        let (address, read) = ("10.96.12.5".parse().expect("an address"), connection(6, |_| {}));
-        let to = |protocol, port| Destination { protocol, address, port }.is_of(&read);
-        assert!(to(6, Some(80)) && to(6, None));
-        assert!(!to(17, Some(80)) && !to(6, Some(8080)));
-        let other = "10.244.7.9".parse().expect("an address");
-        assert!(!Destination { protocol: 6, address: other, port: None }.is_of(&read));
     }
 
     #[test]

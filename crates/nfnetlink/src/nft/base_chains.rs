@@ -180,33 +180,6 @@ impl Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attr::{nest, put_be32, put_text};
-    use crate::message::{self, messages};
-
-    #[test]
-    fn chain_of_an_interface_is_read() {
-        let mut buffer = Vec::new();
-        message::put(&mut buffer, kind(libc::NFT_MSG_NEWCHAIN), 0, 1, |body| {
-            put_netfilter_header(body, NfProto::Netdev.number(), 0);
-            put_text(body, NFTA_CHAIN_TABLE, "t");
-            put_text(body, NFTA_CHAIN_NAME, "c");
-            put_text(body, NFTA_CHAIN_TYPE, "filter");
-            put_be32(body, NFTA_CHAIN_POLICY, 0);
-            put_be32(body, NFTA_CHAIN_USE, 3);
-            nest(body, NFTA_CHAIN_HOOK, |hook| {
-                put_be32(hook, NFTA_HOOK_HOOKNUM, 0);
-                put_be32(hook, NFTA_HOOK_PRIORITY, -500_i32 as u32);
-                put_text(hook, NFTA_HOOK_DEV, "eth0");
-                nest(hook, NFTA_HOOK_DEVS, |list| put_text(list, 1, "eth0"));
-            });
-        });
-        let message = messages(&buffer).next().expect("one message");
-        let chain = AttachedChain::parse(&message).expect("a base chain");
-        assert_eq!(chain.to_string(), "netdev t c (priority -500)");
-        assert_eq!((chain.hook_name(), chain.rules), ("ingress", 3));
-        assert_eq!(chain.devices, ["eth0"]);
-        assert!(chain.drops_by_default);
-    }
 
     #[test]
     fn families_have_the_numbers_and_words_of_nft() {

@@ -367,37 +367,3 @@ impl nftnl::set::SetKey for AnyKey {
         Box::default()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unchanged_state_is_an_empty_batch() {
-        assert!(Batch::new(Some(7)).is_empty());
-        let mut batch = Batch::new(Some(7));
-        batch.add_elements(Family::Ip, "nat", "addresses", &Elements::new());
-        assert!(batch.is_empty());
-    }
-
-    #[test]
-    fn every_message_is_found_by_its_sequence_number() {
-        let mut batch = Batch::new(Some(7));
-        batch.add_table(Family::Ip, "nat", 0, "a comment");
-        batch.add_chain(Family::Ip, "nat", "dispatch", None);
-        let mut keys = Elements::new();
-        keys.push(&[10, 96, 0, 1], None, None);
-        batch.add_elements(Family::Ip, "nat", "addresses", &keys);
-        let batch = batch.finish();
-        assert_eq!(batch.messages(), 3);
-        let kinds: Vec<u16> = (0..5)
-            .map(|sequence| batch.message(sequence).expect("a message"))
-            .map(|message| message.kind)
-            .collect();
-        assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa0c, 0x11]);
-        let again = batch.with_generation(9);
-        let generation = again.message(0).and_then(|begin| begin.attrs().next()?.be32());
-        assert_eq!(generation, Some(9));
-        assert_eq!(again.bytes().len(), batch.bytes().len());
-    }
-}

@@ -215,25 +215,3 @@ impl Elements {
 fn put_value(buffer: &mut Vec<u8>, kind: u16, value: &[u8]) {
     nest(buffer, kind, |outer| put(outer, NFTA_DATA_VALUE, value));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attr::Attrs;
-
-    #[test]
-    fn lists_are_cut_before_they_overflow_their_length_field() {
-        let mut elements = Elements::new();
-        for index in 0..1_600_u32 {
-            elements.push(
-                &index.to_be_bytes(),
-                Some(ElementData::Verdict(Verdict::Goto("three"))),
-                Some("a comment of more than thirty bytes"),
-            );
-        }
-        let lists: Vec<&[u8]> = elements.lists().collect();
-        assert!(lists.len() > 1);
-        assert!(lists.iter().all(|l| l.len() <= LIST_LIMIT));
-        assert_eq!(lists.iter().map(|l| Attrs::new(l).count()).sum::<usize>(), 1_600);
-    }
-}

@@ -73,21 +73,3 @@ impl Batch {
         });
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::message::messages;
-
-    #[test]
-    fn timeouts_are_read_as_they_are_written() {
-        let seconds = [1, 60, 86_400, 120, 3_600, 30, 120, 10, 120, 300, 300];
-        let mut batch = Batch::new(None);
-        batch.add_tcp_timeouts(Family::Ip, "nat", "short", &seconds);
-        let batch = batch.finish();
-        let message = messages(batch.bytes()).nth(1).expect("a message");
-        let found = DumpedTimeouts::parse(&message.attrs(), "nat");
-        assert_eq!(found, Some(DumpedTimeouts { name: "short".to_owned(), seconds }));
-        assert_eq!(DumpedTimeouts::parse(&message.attrs(), "other"), None);
-    }
-}

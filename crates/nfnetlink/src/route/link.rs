@@ -66,38 +66,3 @@ impl Link {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attr::{nest, put, put_text};
-    use crate::message::{self, messages};
-
-    #[test]
-    fn veth_in_another_namespace_is_read() {
-        let mut buffer = Vec::new();
-        message::put(&mut buffer, libc::RTM_NEWLINK, 0, 1, |body| {
-            body.extend_from_slice(&[0; 4]);
-            body.extend_from_slice(&5_u32.to_ne_bytes());
-            body.extend_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
-            body.extend_from_slice(&[0; 4]);
-            put_text(body, libc::IFLA_IFNAME, "veth3a1");
-            put(body, libc::IFLA_LINK, &2_u32.to_ne_bytes());
-            put(body, libc::IFLA_LINK_NETNSID, &4_i32.to_ne_bytes());
-            nest(body, libc::IFLA_LINKINFO, |info| put_text(info, libc::IFLA_INFO_KIND, "veth"));
-        });
-        let read = messages(&buffer).next().and_then(|message| Link::parse(&message));
-        let expected = Link {
-            index: 5,
-            name: "veth3a1".to_owned(),
-            up: true,
-            carrier: false,
-            loopback: false,
-            kind: Some("veth".to_owned()),
-            peer: Some(2),
-            peer_namespace: Some(4),
-            master: None,
-        };
-        assert_eq!(read, Some(expected));
-    }
-}

@@ -237,35 +237,3 @@ impl Route {
         self.gateway.unwrap_or(destination)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::message::{self, messages};
-
-    fn parsed(kind: u8, attributes: &[(u16, &[u8])]) -> Option<Route> {
-        let mut buffer = Vec::new();
-        message::put(&mut buffer, libc::RTM_NEWROUTE, 0, 1, |body| {
-            body.extend_from_slice(&[2, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0]);
-            attributes.iter().for_each(|(kind, bytes)| put(body, *kind, bytes));
-        });
-        messages(&buffer).next().and_then(|message| Route::parse(&message))
-    }
-
-    #[test]
-    fn gateway_of_either_family_is_read() {
-        let index = 7_u32.to_ne_bytes();
-        let v6 = "fe80::1".parse::<std::net::Ipv6Addr>().expect("an address").octets();
-        let via = [&10_u16.to_ne_bytes()[..], &v6].concat();
-        let route = parsed(1, &[(libc::RTA_OIF, &index), (libc::RTA_GATEWAY, &[192, 0, 2, 1])]);
-        let route = route.expect("a route");
-        assert_eq!(route.gateway.map(|it| it.to_string()).as_deref(), Some("192.0.2.1"));
-        assert_eq!((route.kind, route.output, route.table), (RouteKind::Unicast, Some(7), 254));
-        let route = parsed(1, &[(libc::RTA_VIA, &via)]).expect("a route");
-        assert_eq!(route.gateway.map(|it| it.to_string()).as_deref(), Some("fe80::1"));
-        let route = parsed(6, &[(libc::RTA_TABLE, &1_000_u32.to_ne_bytes())]).expect("a route");
-        assert_eq!((route.kind, route.table, route.gateway), (RouteKind::Blackhole, 1_000, None));
-        let to = "192.0.2.9".parse().expect("an address");
-        assert_eq!(route.next_hop(to), to);
-    }
-}

@@ -116,37 +116,3 @@ pub fn delete_link(name: &str) -> Result<(), Error> {
     };
     Socket::open(Bus::Route)?.request(delete, body, |_| {})
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::message::{self, messages};
-
-    #[test]
-    fn own_address_of_the_interface_is_read() {
-        let v6 = std::net::Ipv6Addr::LOCALHOST.octets();
-        let (address, own) = (libc::IFA_ADDRESS, libc::IFA_LOCAL);
-        let cases = [
-            (libc::AF_INET, vec![(address, &[192, 0, 2, 1][..])], Some("192.0.2.1")),
-            // On a point-to-point link.
-            (
-                libc::AF_INET,
-                vec![(address, &[192, 0, 2, 9]), (own, &[192, 0, 2, 1])],
-                Some("192.0.2.1"),
-            ),
-            (libc::AF_INET6, vec![(address, &v6)], Some("::1")),
-            (libc::AF_INET, vec![(address, &[192, 0, 2])], None),
-            (libc::AF_INET, vec![], None),
-            (libc::AF_PHONET, vec![(own, &[192, 0, 2, 1])], None),
-        ];
-        for (family, attributes, expected) in cases {
-            let mut buffer = Vec::new();
-            message::put(&mut buffer, libc::RTM_NEWADDR, 0, 1, |body| {
-                body.extend_from_slice(&[family as u8, 0, 0, 0, 0, 0, 0, 0]);
-                attributes.iter().for_each(|(kind, bytes)| attr::put(body, *kind, bytes));
-            });
-            let read = messages(&buffer).next().and_then(|message| super::address(&message));
-            assert_eq!(read.map(|it| it.to_string()).as_deref(), expected, "{attributes:?}");
-        }
-    }
-}

@@ -129,24 +129,6 @@ pub(crate) fn state_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{self, messages};
-
-    #[test]
-    fn state_is_that_of_the_address_on_the_interface() {
-        let address: IpAddr = "192.0.2.16".parse().expect("an address");
-        let other: IpAddr = "192.0.2.17".parse().expect("an address");
-        let mut buffer = Vec::new();
-        message::put(&mut buffer, libc::RTM_NEWNEIGH, 0, 1, |body| {
-            put_query(body, address, 7);
-            body[16 + STATE] = 0x20;
-        });
-        let message = messages(&buffer).next().expect("one message");
-        let state = state_of(&message, address, 7);
-        assert_eq!(state, Some(NeighbourState::Failed));
-        assert_eq!(state.map(|state| state.to_string()).as_deref(), Some("FAILED"));
-        assert_eq!(state_of(&message, address, 8), None);
-        assert_eq!(state_of(&message, other, 7), None);
-    }
 
     /// Older kernels only list neighbours; this one can do both.
     #[test]

@@ -37,6 +37,11 @@ fn node() -> Result<Netns> {
                 udp dport 53 dnat ip to 127.0.0.1:5353
                 udp dport 53 dnat ip6 to [::1]:5353
             }
+            chain zones {
+                type filter hook output priority -300
+                udp dport 82 ct zone set 5
+                udp dport 83 ct original zone set 6
+            }
             chain marks { type filter hook output priority 0; ct mark set 0x10; }
         }",
     )?;
@@ -80,6 +85,7 @@ fn connection_is_found_by_its_first_packet() -> Result<()> {
             assert!(!answered.is_unanswered(), "{answered:?}");
             let (sent, received) = answered.counters.context("no counters")?;
             assert_eq!((sent.packets, received.packets), (1, 1));
+            assert!(sent.bytes > received.bytes, "the question is longer");
         }
         Ok(())
     })
@@ -113,6 +119,8 @@ fn connections_to_a_destination_are_listed() -> Result<()> {
             ("192.0.2.1:0", "192.0.2.77:80"),
             ("192.0.2.1:0", "192.0.2.77:81"),
             ("192.0.2.1:0", "192.0.2.78:80"),
+            ("192.0.2.1:0", "192.0.2.78:82"),
+            ("192.0.2.1:0", "192.0.2.78:83"),
             ("[2001:db8::1]:0", "[2001:db8::77]:80"),
             ("[2001:db8::1]:0", "[2001:db8::78]:80"),
         ] {
@@ -124,6 +132,10 @@ fn connections_to_a_destination_are_listed() -> Result<()> {
             let mut count = 0;
             conntrack.connections_to(&to, |connection| {
                 assert!(to.is_of(&connection), "{connection:?}");
+                // Old kernels do not filter.
+                let others =
+                    [Destination { protocol: 33, ..to }, Destination { port: Some(1), ..to }];
+                assert!(!others.iter().any(|other| other.is_of(&connection)));
                 count += 1;
             })?;
             Ok(count)
@@ -132,9 +144,12 @@ fn connections_to_a_destination_are_listed() -> Result<()> {
         assert_eq!(count(UDP, "192.0.2.77", None)?, 3);
         assert_eq!(count(TCP, "192.0.2.77", Some(80))?, 0);
         assert_eq!(count(UDP, "2001:db8::77", Some(80))?, 1);
-        let mut all = 0;
-        conntrack.connections(Family::Ip, |_| all += 1)?;
-        assert_eq!(all, 4);
+        let (mut zones, mut zoned) = (Vec::new(), 0);
+        conntrack.connections(Family::Ip, |connection| zones.push(connection.zone))?;
+        zones.sort_unstable();
+        assert_eq!(zones, [0, 0, 0, 0, 5, 6]);
+        conntrack.list(Family::Ip, &[ALL_UDP], |entry| zoned += usize::from(entry.zoned))?;
+        assert_eq!(zoned, 2);
         Ok(())
     })
 }

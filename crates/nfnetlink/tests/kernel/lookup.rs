@@ -20,6 +20,10 @@ const RULES: &str = "table ip t {
         elements = { 10.0.0.1 . 192.0.2.0/24 comment \"ranges\" }
     }
     set ranges { type ipv4_addr; flags interval; elements = { 192.0.2.16/28 } }
+    set limited {
+        type ipv4_addr; limit rate over 1/second counter
+        elements = { 10.0.0.1 limit rate over 1/second counter packets 2 bytes 120 }
+    }
     map affinity {
         type ipv4_addr : ipv4_addr; flags dynamic, timeout; size 10
         elements = { 192.0.2.9 timeout 1h expires 30m : 10.1.0.1 }
@@ -57,6 +61,11 @@ fn elements_are_found_by_their_keys() -> Result<()> {
         let data = found[0].as_ref().and_then(|element| element.data.as_ref());
         assert_eq!(data, Some(&OwnedData::Value(vec![192, 0, 2, 7])));
         assert_eq!(lookup(socket, "endpoints", &[])?, []);
+
+        // The kernel has the counter in a list if it is not alone.
+        let found = lookup(socket, "limited", &[&[10, 0, 0, 1]])?;
+        let counter = found[0].as_ref().and_then(|element| element.counter);
+        assert_eq!(counter, Some(Counter { packets: 2, bytes: 120 }));
         Ok(())
     })
 }

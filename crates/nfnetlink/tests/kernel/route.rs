@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result, bail};
 use nfnetlink::Error;
 use nfnetlink::route::{
-    Link, NeighbourState, Route, RouteAnswer, RouteKind, RouteQuery, links, neighbour, route_to,
+    Link, NeighbourState, Route, RouteAnswer, RouteKind, RouteQuery, addresses, links, neighbour,
+    route_to,
 };
 use nix::errno::Errno;
 use shunt_testbed::Netns;
@@ -95,6 +96,19 @@ fn route_of_a_sent_packet_has_gateway_interface_and_source() -> Result<()> {
         }
         Ok(())
     })
+}
+
+#[test]
+fn addresses_are_those_of_the_node_and_not_of_its_peers() -> Result<()> {
+    let netns = Netns::new()?;
+    netns.ip("link add east type veth peer name west
+        addr add 192.0.2.1 peer 192.0.2.9 dev east
+        addr add 2001:db8::1/64 dev east nodad
+        link set east up")?;
+    let found: Vec<String> =
+        netns.run(|| Ok(addresses()?.iter().map(ToString::to_string).collect()))?;
+    assert_eq!(found, ["192.0.2.1", "2001:db8::1"]);
+    Ok(())
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
         let accepted = v4.accept()?;
         Ok((v4, connection, accepted))
     })?;
-    let _v6 = netns.run(|| Ok(TcpListener::bind("[::]:8081")?))?;
+    let _v6 = netns.run(|| Ok(["[::]:8081", "[::ffff:127.0.0.1]:8079"].map(TcpListener::bind)))?;
     let v6_only = |address: &str| {
         netns.run(|| {
             let flags = SockFlag::SOCK_CLOEXEC;
@@ -53,7 +53,10 @@ fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
     let (v6_only, _bound_only) = (v6_only("[::]:8082")?, v6_only("[::]:8083")?);
     listen(&v6_only, Backlog::new(1)?)?;
     let found = waiting(&netns, Transport::Tcp)?;
-    assert_eq!(text(&found), ["127.0.0.1 8080 false", ":: 8081 false", ":: 8082 true"]);
+    assert_eq!(
+        text(&found),
+        ["127.0.0.1 8079 false", "127.0.0.1 8080 false", ":: 8081 false", ":: 8082 true"]
+    );
     let own = found.iter().find(|it| it.port == 8080).context("no socket")?;
     assert_eq!((own.inode, own.uid), (inode(&v4)?, std::fs::metadata("/proc/self")?.uid()));
     assert_eq!(waiting(&netns, Transport::Udp)?, []);

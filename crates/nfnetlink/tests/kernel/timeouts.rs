@@ -11,7 +11,9 @@ const SECONDS: [u32; 11] = [1, 60, 86_400, 120, 3_600, 30, 120, 10, 120, 300, 30
 fn nft_and_this_crate_read_what_the_other_writes() -> Result<()> {
     let netns = Netns::new()?;
     netns.nft(
-        "table ip t {
+        "table ip other { ct timeout more { protocol tcp; l3proto ip; policy = { close : 7 }; }
+        }
+        table ip t {
             ct timeout theirs { protocol tcp; l3proto ip; policy = { syn_sent : 1, close : 7 }; }
             ct timeout datagrams { protocol udp; l3proto ip; policy = { unreplied : 1 }; }
             counter packets_seen {}

@@ -42,7 +42,7 @@ fn packet_is_followed_through_chains_and_nat() -> Result<()> {
     wait_until_local(&netns, &["::1"])?;
     netns.nft(
         "table inet t {
-            chain marks { type filter hook output priority -300; udp dport 53 meta nftrace set 1; }
+            chain marks { type filter hook output priority -300; udp dport 53 mark set 7 meta nftrace set 1; }
             chain translates {
                 type nat hook output priority -100;
                 udp dport 53 goto balancer
@@ -73,6 +73,7 @@ fn packet_is_followed_through_chains_and_nat() -> Result<()> {
             let first = events[0].header.expect("headers");
             assert_eq!((first.destination.to_string(), first.protocol), (to.to_owned(), 17));
             let last = &events[4];
+            assert_eq!(last.mark, 7);
             assert_eq!(last.header.expect("headers").destination.to_string(), backend);
             assert_eq!((events[0].output.is_some(), last.input), (true, Some(1)));
             let TraceStep::Rule(handle) = last.step else { panic!("{last:?}") };

@@ -5,15 +5,14 @@ use std::time::{Duration, SystemTime};
 use shunt_core::model::{Change, Family, Listed};
 
 use super::script::{
-    Answer, Asked, Log, Script, added, bookmark, deleted, error, follow, object, service, slice,
+    Answer, Asked, Log, Script, added, answers, bookmark, deleted, follow, follow_resource, object,
+    slice,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_list_is_delivered_at_its_end_and_events_as_they_come() {
-    let list = Answer::list(7, &[service("a", 3), service("b", 2)]);
-    let events = [added(service("c", 8)), deleted(service("a", 9))];
-    let (script, told) = follow("services", 60, vec![list, Answer::watch(&events)]).await;
-    assert_eq!(script.course(), ["list", "7"]);
+    let (script, told) = follow(60, "list 7 a@3 b@2; watch +c@8 -a@9").await;
+    assert_eq!(script.course(), "list 7");
     assert_eq!(told.iter().filter(|told| *told == "synced").count(), 1, "{told:?}");
     let of_services =
         |told: &&String| told.contains("services=") || ["+c", "-a"].contains(&told.as_str());
@@ -69,59 +68,47 @@ async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
         "field label not supported: spec.clusterIP",
         r#"\"spec.clusterIP\" is not a known field selector: only \"metadata.name\""#,
     ] {
-        let answers = vec![
-            Answer::refusal(400, message),
-            Answer::list(3, &[service("a", 1), headless.clone()]),
-            // The next server may know it.
-            Answer::status(410),
-            Answer::list(5, &[service("a", 1)]),
-            Answer::watch(&[]),
-        ];
-        let (script, told) = follow("services", 10, answers).await;
+        // The next server may know it.
+        let mut script = answers(&format!("list 3 a@1 {headless}; 410; list 5 a@1; watch"));
+        script.insert(0, Answer::refusal(400, message));
+        let (script, told) = follow_resource("services", 10, script).await;
         assert!(told.iter().any(|told| told.starts_with("+a, -h, services=a h")), "{told:?}");
         assert_eq!(narrow(&script), [true, false, false, true, true]);
     }
     // A bad request for another reason.
-    let answers =
-        vec![Answer::status(400), Answer::list(3, &[]), Answer::status(400), Answer::watch(&[])];
-    assert_eq!(narrow(&follow("services", 10, answers).await.0), [true; 4]);
+    assert_eq!(narrow(&follow(10, "400; list 3; 400; watch").await.0), [true; 4]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn half_a_list_is_no_list() {
-    let whole = || Answer::list(3, &[service("a", 1), service("b", 2)]);
-    let answers = vec![whole().silent(100), whole(), Answer::watch(&[])];
-    let (script, told) = follow("services", 120, answers).await;
+    let (script, told) = follow(120, "half 100 3 a@1 b@2; list 3 a@1 b@2; watch").await;
     assert_eq!(told.iter().filter(|told| told.contains("+a")).count(), 1, "{told:?}");
-    assert_eq!(script.course()[..3], ["list", "list", "3"]);
+    assert!(script.course().starts_with("list list 3"), "{}", script.course());
 }
 
 #[tokio::test(start_paused = true)]
 async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let log = Log::collect();
-    let refusals = || (0..100).map(|_| Answer::status(403)).collect();
-    let (_, told) = follow("nodes", 30, refusals()).await;
+    let (_, told) = follow_resource("nodes", 30, answers("100*403")).await;
     assert_eq!(told[3..], ["synced"], "{told:?}");
     let waited = log.lines("programming without the lists");
     assert_eq!(waited.len(), 1);
     assert!(waited[0].contains("Node;"), "{waited:?}");
 
     // Without Services there is nothing to program, however long it takes.
-    let (_, told) = follow("services", 600, refusals()).await;
+    let (_, told) = follow(600, "100*403").await;
     assert!(!told.iter().any(|told| told.contains("synced")), "{told:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn service_cidrs_may_come_with_an_upgrade() {
-    let list = || Answer::list(2, &[object("kubernetes", 1, "")]);
-    let v1beta1 = vec![Answer::status(404), list(), Answer::watch(&[])];
-    let (script, told) = follow("servicecidrs", 10, v1beta1).await;
+    let cidr = object("kubernetes", 1, "");
+    let after = |refusals: &str| answers(&format!("{refusals}; list 2 {cidr}; watch"));
+    let (script, told) = follow_resource("servicecidrs", 10, after("404")).await;
     assert!(told.iter().any(|told| told.starts_with("+cidr kubernetes, cidrs=kuber")), "{told:?}");
     assert!(script.requests("servicecidrs")[1].path.contains("/v1beta1/"));
 
-    let mut answers: Vec<Answer> = (0..40).map(|_| Answer::status(404)).collect();
-    answers.extend([list(), Answer::watch(&[])]);
-    let (script, told) = follow("servicecidrs", 6000, answers).await;
+    let (script, told) = follow_resource("servicecidrs", 6000, after("40*404")).await;
     let cidrs: Vec<&String> = told.iter().filter(|told| told.contains("cidr")).collect();
     assert!(cidrs[0].starts_with("cidrs="), "{told:?}");
     assert_eq!(cidrs[1..], ["+cidr kubernetes, cidrs=kubernetes"]);
@@ -136,13 +123,10 @@ async fn service_cidrs_may_come_with_an_upgrade() {
 #[tokio::test(start_paused = true)]
 async fn a_role_without_service_cidrs_delays_nothing() {
     let log = Log::collect();
-    let list = |version| Answer::list(version, &[object("kubernetes", 1, "")]);
-    let mut answers: Vec<Answer> = (0..20).map(|_| Answer::status(403)).collect();
-    answers.push(list(2));
+    let cidr = object("kubernetes", 1, "");
     // The role is taken away again: what was listed holds.
-    answers.extend([Answer::status(410), Answer::status(403)]);
-    answers.extend([list(3), Answer::watch(&[])]);
-    let script = Script::new([("servicecidrs", answers)]);
+    let course = format!("20*403; list 2 {cidr}; 410; 403; list 3 {cidr}; watch");
+    let script = Script::new([("servicecidrs", answers(&course))]);
     let started = tokio::time::Instant::now();
     let (mut synced, mut seen) = (None, Vec::new());
     let take = |delivery: shunt_core::model::ChangeBatch| {
@@ -191,16 +175,9 @@ async fn triggers_of_events_are_delivered_and_those_of_lists_are_not() {
 #[tokio::test(start_paused = true)]
 async fn failed_list_is_requested_again() {
     for status in [401, 403, 405, 422, 429, 500, 501] {
-        let answers = vec![
-            Answer::status(status),
-            Answer::list(5, &[service("a", 1)]),
-            Answer::status(410),
-            Answer::status(status),
-            Answer::list(9, &[service("b", 8)]),
-            Answer::watch(&[]),
-        ];
-        let (script, told) = follow("services", 60, answers).await;
-        assert_eq!(script.course(), ["list", "list", "5", "list", "list", "9"], "{status}");
+        let (script, told) =
+            follow(60, &format!("{status}; list 5 a@1; 410; {status}; list 9 b@8; watch")).await;
+        assert_eq!(script.course(), "list list 5 list list 9", "{status}");
         assert_eq!(script.lists()[2..], ["resourceVersion=5", "resourceVersion=5"], "{status}");
         assert_eq!(told.last().unwrap(), "+b, services=b", "{status}");
     }
@@ -209,21 +186,15 @@ async fn failed_list_is_requested_again() {
 /// A list that expires, at once or in its watch, or that the server's cache does not have yet.
 #[tokio::test(start_paused = true)]
 async fn what_the_server_cannot_list_is_listed_from_the_store() {
-    for refusal in [
-        || vec![Answer::status(410)],
-        || vec![Answer::too_new()],
-        || vec![Answer::list(7, &[]), Answer::watch(&[error(410)])],
-    ] {
-        let mut answers = vec![Answer::list(7, &[]), Answer::status(410)];
-        answers.extend(refusal());
-        answers.extend([Answer::list(9, &[service("b", 8)]), Answer::watch(&[bookmark(10)])]);
-        let (script, told) = follow("services", 60, answers).await;
+    for refusal in ["410", "new", "list 7; watch !410"] {
+        let (script, told) =
+            follow(60, &format!("list 7; 410; {refusal}; list 9 b@8; watch ^10")).await;
         assert_eq!(
             script.lists(),
             ["resourceVersion=0&limit=250", "resourceVersion=7", "limit=250"]
         );
         assert_eq!(told.last().unwrap(), "+b, services=b");
-        if script.course().len() == 5 {
+        if script.pauses().len() == 4 {
             assert!(script.pauses()[2] < Duration::from_millis(1), "{:?}", script.pauses());
         }
     }
@@ -231,27 +202,14 @@ async fn what_the_server_cannot_list_is_listed_from_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_may_come_in_pages_and_a_known_version_never_does() {
-    let answers = vec![
-        Answer::page("5", "next", &[service("a", 1)]),
-        Answer::page("5", "", &[service("b", 2)]),
-        Answer::ending(&[added(service("c", 6))]),
-        Answer::watch(&[]),
-    ];
-    let (script, told) = follow("services", 60, answers).await;
+    let (script, told) = follow(60, "page 5 next a@1; list 5 b@2; end +c@6; watch").await;
     assert!(told.contains(&"+a, +b, services=a b".to_owned()), "{told:?}");
     assert_eq!(told.last().unwrap(), "+c");
-    assert_eq!(script.course(), ["list", "list next", "5", "6"]);
+    assert_eq!(script.course(), "list list-next 5 6");
 
-    let answers = vec![
-        Answer::page("5", "next", &[service("a", 1)]),
-        // Too slow: then all at once.
-        Answer::status(410),
-        Answer::page("6", "", &[service("b", 2)]),
-        Answer::status(410),
-        Answer::page("8", "", &[service("c", 2)]),
-        Answer::watch(&[]),
-    ];
-    let (script, told) = follow("services", 60, answers).await;
+    // Too slow: then all at once.
+    let (script, told) =
+        follow(60, "page 5 next a@1; 410; list 6 b@2; 410; list 8 c@2; watch").await;
     assert_eq!(
         script.lists(),
         [

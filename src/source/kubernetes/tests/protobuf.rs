@@ -3,7 +3,7 @@
 use shunt_fake_apiserver::Kind;
 use shunt_fake_apiserver::protobuf::frame;
 
-use super::script::{Answer, Log, added, follow, object, service};
+use super::script::{Answer, Log, added, answers, follow, follow_resource, object};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
 const JSON: &str = "application/json";
@@ -35,13 +35,10 @@ fn garbage() -> [(Vec<u8>, &'static str); 6] {
 async fn garbage_in_a_watch_is_requested_as_json_at_once() {
     let log = Log::collect();
     for (body, expected) in garbage() {
-        let answers = vec![
-            Answer::list(7, &[service("a", 3)]),
-            Answer::protobuf(body),
-            Answer::watch(&[added(service("b", 8))]),
-        ];
-        let (script, told) = follow("services", 30, answers).await;
-        assert_eq!(script.course(), ["list", "7", "7"], "{expected}");
+        let mut script = answers("list 7 a@3; watch +b@8");
+        script.insert(1, Answer::protobuf(body));
+        let (script, told) = follow_resource("services", 30, script).await;
+        assert_eq!(script.course(), "list 7 7", "{expected}");
         assert_eq!(script.accepted(), [PROTOBUF, PROTOBUF, JSON], "{expected}");
         assert!(told.contains(&"+b".to_owned()), "{expected}: {told:?}");
         let expected = expected.replace("\\\"", "\"").replace("\\\\", "\\");
@@ -53,12 +50,9 @@ async fn garbage_in_a_watch_is_requested_as_json_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
-    let answers = vec![
-        Answer::protobuf(vec![0xff; 8]),
-        Answer::list(7, &[service("a", 3)]),
-        Answer::watch(&[]),
-    ];
-    let (script, told) = follow("services", 5, answers).await;
+    let mut script = answers("list 7 a@3; watch");
+    script.insert(0, Answer::protobuf(vec![0xff; 8]));
+    let (script, told) = follow_resource("services", 5, script).await;
     assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON]);
     assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
 }
@@ -66,14 +60,11 @@ async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
 #[tokio::test(start_paused = true)]
 async fn rejected_content_type_is_followed_by_json() {
     for code in [406, 415] {
-        let list = Answer::list(7, &[service("a", 3)]);
-        let answers = vec![Answer::status(code), list, Answer::watch(&[])];
-        let (script, told) = follow("services", 5, answers).await;
+        let (script, told) = follow(5, &format!("{code}; list 7 a@3; watch")).await;
         assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON], "{code}");
         assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
         // JSON is the last choice: its rejection is like any other, with pauses.
-        let always = (0..40).map(|_| Answer::status(code)).collect();
-        let accepted = follow("services", 60, always).await.0.accepted();
+        let accepted = follow(60, &format!("40*{code}")).await.0.accepted();
         assert_eq!(accepted[..3], [PROTOBUF, JSON, JSON], "{code}");
         assert!(accepted.len() < 30, "{} requests", accepted.len());
     }
@@ -81,11 +72,10 @@ async fn rejected_content_type_is_followed_by_json() {
 
 #[tokio::test(start_paused = true)]
 async fn protobuf_is_requested_again_later() {
-    let watches = (0..10).map(|_| Answer::watch(&[]));
-    let answers = [Answer::protobuf(vec![0xff; 4]), Answer::list(7, &[])];
     // Watches that are silent are opened anew.
-    let answers = answers.into_iter().chain(watches).collect();
-    let accepted = follow("services", 1000, answers).await.0.accepted();
+    let mut script = answers("list 7; 10*watch");
+    script.insert(0, Answer::protobuf(vec![0xff; 4]));
+    let accepted = follow_resource("services", 1000, script).await.0.accepted();
     assert_eq!(accepted.first().map(String::as_str), Some(PROTOBUF));
     assert_eq!(accepted[1], JSON);
     assert_eq!(accepted.last().map(String::as_str), Some(PROTOBUF), "{accepted:?}");
@@ -97,14 +87,12 @@ async fn undecodable_object_costs_only_itself_and_is_logged_once_per_version() {
     // The fake server encodes it with a field of a wrong type.
     let odd = |version| object("default/odd", version, r#","spec":{"ports":[{"port":"http"}]}"#);
     let nameless = r#"{"metadata":{},"spec":{}}"#.to_owned();
-    let answers = vec![
-        Answer::list(5, &[odd(1), service("a", 2), nameless]),
-        Answer::ending(&[added(odd(6))]),
-        Answer::status(410),
-        Answer::list(9, &[odd(6), service("a", 2)]),
-        Answer::watch(&[added(odd(10)), added(service("other", 11))]),
-    ];
-    let (script, told) = follow("services", 60, answers).await;
+    let (first, second, third) = (odd(1), odd(6), added(odd(10)));
+    let course = format!(
+        "list 5 {first} a@2 {nameless}; end {}; 410; list 9 {second} a@2; watch {third} +other@11",
+        added(second.clone())
+    );
+    let (script, told) = follow(60, &course).await;
     assert!(told.iter().any(|told| told.starts_with("-odd, +a, services=a odd")), "{told:?}");
     assert_eq!(told.last().unwrap(), "+other");
     assert_eq!(script.accepted(), [PROTOBUF; 5]);

@@ -35,7 +35,7 @@ enum Then {
 /// The answer to one request.
 pub(super) struct Answer {
     status: u16,
-    retry_after: Option<&'static str>,
+    retry_after: Option<String>,
     text: String,
     /// The body in place of the text, whatever was asked for.
     protobuf: Option<Vec<u8>>,
@@ -54,28 +54,13 @@ impl Answer {
         Answer::new(200, lines(events), Then::Hang)
     }
 
-    /// A watch with these events, which the server then ends.
-    pub(super) fn ending(events: &[String]) -> Answer {
-        Answer::new(200, lines(events), Then::End)
-    }
-
-    /// The first bytes of a watch with these events.
-    pub(super) fn cut(events: &[String], bytes: usize) -> Answer {
-        Answer::new(200, lines(events)[..bytes].to_owned(), Then::Break)
-    }
-
     /// A whole list.
     pub(super) fn list(version: u32, items: &[String]) -> Answer {
-        Answer::page(&version.to_string(), "", items)
-    }
-
-    /// The first bytes of an answer, after which nothing comes.
-    pub(super) fn silent(self, bytes: usize) -> Answer {
-        Answer { cut: Some(bytes), then: Then::Hang, ..self }
+        Answer::page(version, "", items)
     }
 
     /// A page of a list; `next` leads to the next one.
-    pub(super) fn page(version: &str, next: &str, items: &[String]) -> Answer {
+    fn page(version: u32, next: &str, items: &[String]) -> Answer {
         let items = items.join(",");
         let text = format!(
             r#"{{"kind":"List","metadata":{{"resourceVersion":"{version}","continue":"{next}"}},"items":[{items}]}}"#
@@ -104,24 +89,73 @@ impl Answer {
         Some(frames)
     }
 
-    /// A refusal.
-    pub(super) fn status(code: u16) -> Answer {
-        Answer::refusal(code, "because")
-    }
-
     /// A refusal with this message, which JSON need not escape.
     pub(super) fn refusal(code: u16, message: &str) -> Answer {
         Answer::new(code, status(code, message), Then::End)
     }
 
-    /// The server's cache is behind the version that is asked for.
-    pub(super) fn too_new() -> Answer {
-        Answer::refusal(504, "Too large resource version: 7, current: 5")
+    /// Reads an answer about Services of namespace `default`:
+    ///
+    /// - `list 7 a@3 b@2`: a list of version 7, with the Services' own versions
+    /// - `page 7 next a@3`: one of its pages, which leads to `next`
+    /// - `half 100 7 a@3`: its first bytes, after which nothing comes
+    /// - `watch +a@3 -b@4 ^9 !410`: an addition, a deletion, a bookmark, an error; then nothing
+    /// - `end ^9`: a watch that the server then ends; `cut 99 +a@3`: one that breaks after so many bytes
+    /// - `503`: a refusal; `429 7`: one that asks to wait; `new`: the server's cache is behind
+    pub(super) fn read(text: &str) -> Answer {
+        let (kind, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
+        let (first, more) = rest.split_once(' ').unwrap_or((rest, ""));
+        let number = |text: &str| text.parse().unwrap();
+        let all = |text: &str| -> Vec<String> { text.split_whitespace().map(event).collect() };
+        match kind {
+            "list" => Answer::list(number(first), &all(more)),
+            "page" => {
+                let (next, items) = more.split_once(' ').unwrap();
+                Answer::page(number(first), next, &all(items))
+            }
+            "half" => {
+                let list = Answer::read(&format!("list {more}"));
+                Answer { cut: Some(number(first) as usize), then: Then::Hang, ..list }
+            }
+            "watch" => Answer::watch(&all(rest)),
+            "end" => Answer::new(200, lines(&all(rest)), Then::End),
+            "cut" => {
+                let text = lines(&all(more))[..number(first) as usize].to_owned();
+                Answer::new(200, text, Then::Break)
+            }
+            "new" => Answer::refusal(504, "Too large resource version: 7, current: 5"),
+            code => {
+                let retry_after = (!rest.is_empty()).then(|| rest.to_owned());
+                Answer { retry_after, ..Answer::refusal(code.parse().unwrap(), "because") }
+            }
+        }
     }
+}
 
-    /// A refusal that asks to wait.
-    pub(super) fn retry_after(code: u16, seconds: &'static str) -> Answer {
-        Answer { retry_after: Some(seconds), ..Answer::status(code) }
+/// Reads answers, with `;` between them; `9*503` is the same answer nine times.
+pub(super) fn answers(text: &str) -> Vec<Answer> {
+    let several = |part: &str| {
+        let (count, answer) = part.trim().split_once('*').unwrap_or(("1", part));
+        let count: usize = count.parse().unwrap();
+        (0..count).map(|_| Answer::read(answer)).collect::<Vec<_>>()
+    };
+    text.split(';').flat_map(several).collect()
+}
+
+/// Reads an event or an item; anything else stays as it is.
+fn event(word: &str) -> String {
+    let (kind, rest) = word.split_at(1);
+    let named = |text: &str| {
+        text.split_once('@').map(|(name, version)| service(name, version.parse().unwrap()))
+    };
+    match kind {
+        "+" => added(named(rest).unwrap()),
+        "-" => deleted(named(rest).unwrap()),
+        "^" => bookmark(rest.parse().unwrap()),
+        "!" => {
+            format!(r#"{{"type":"ERROR","object":{}}}"#, status(rest.parse().unwrap(), "because"))
+        }
+        _ => named(word).unwrap_or(word.to_owned()),
     }
 }
 
@@ -166,10 +200,6 @@ pub(super) fn bookmark(version: u32) -> String {
     format!(r#"{{"type":"BOOKMARK","object":{}}}"#, object("", version, ""))
 }
 
-pub(super) fn error(code: u16) -> String {
-    format!(r#"{{"type":"ERROR","object":{}}}"#, status(code, "because"))
-}
-
 /// The server: what it answers to requests for each resource, and what it was asked.
 #[derive(Default)]
 pub(super) struct Script {
@@ -199,7 +229,7 @@ impl Script {
             RESOURCES.map(|resource| (resource, VecDeque::new())).into();
         answers.extend(script.map(|(resource, own)| (resource, own.into())));
         for (_, own) in answers.iter_mut().filter(|(_, own)| own.is_empty()) {
-            own.extend([Answer::list(1, &[]), Answer::watch(&[])]);
+            own.extend(self::answers("list 1; watch"));
         }
         Arc::new(Script { resource, answers: Mutex::new(answers), ..Script::default() })
     }
@@ -217,7 +247,7 @@ impl Script {
     }
 
     /// The versions from which the resource was watched, and `list` for each page of a list.
-    pub(super) fn course(&self) -> Vec<String> {
+    pub(super) fn course(&self) -> String {
         let parameter = |path: &str, name: &str| {
             let start = path.find(&format!("&{name}="))? + name.len() + 2;
             Some(path[start..].split('&').next().unwrap().to_owned())
@@ -226,12 +256,10 @@ impl Script {
             if path.contains("watch=true") {
                 parameter(path, "resourceVersion").unwrap()
             } else {
-                format!("list {}", parameter(path, "continue").unwrap_or_default())
-                    .trim()
-                    .to_owned()
+                parameter(path, "continue").map_or("list".to_owned(), |next| format!("list-{next}"))
             }
         };
-        self.requests(self.resource).iter().map(step).collect()
+        self.requests(self.resource).iter().map(step).collect::<Vec<_>>().join(" ")
     }
 
     /// The parameters of each list that say how new it has to be.
@@ -274,7 +302,7 @@ impl Script {
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
                 let mut response = Response::builder().status(answer.status);
-                if let Some(seconds) = answer.retry_after {
+                if let Some(seconds) = &answer.retry_after {
                     response = response.header("Retry-After", seconds);
                 }
                 let encoded = asked.then(|| answer.in_protobuf(kind, is_watch)).flatten();
@@ -328,8 +356,14 @@ impl Script {
     }
 }
 
-/// Follows a server for this many seconds; what it was asked, and what was delivered.
-pub(super) async fn follow(
+/// Follows a server of Services with these answers for so many seconds; what it was asked, and what was
+/// delivered.
+pub(super) async fn follow(seconds: u64, text: &str) -> (Arc<Script>, Vec<String>) {
+    follow_resource("services", seconds, answers(text)).await
+}
+
+/// The same for any resource.
+pub(super) async fn follow_resource(
     resource: &'static str,
     seconds: u64,
     answers: Vec<Answer>,

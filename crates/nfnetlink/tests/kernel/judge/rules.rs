@@ -410,6 +410,7 @@ fn translations_before_the_service_are_found() -> Result<()> {
             chain open { type nat hook prerouting priority -100; tcp sport 80 redirect; }
             chain miss { type nat hook prerouting priority -100; tcp dport 81 dnat to 1.2.3.4; }
             chain masks { type nat hook postrouting priority 100; masquerade; }
+            chain snats { type nat hook postrouting priority 100; snat to 1.2.3.4; }
             chain untracks { type filter hook prerouting priority -300; tcp dport 80 notrack; }
             chain late { type filter hook forward priority 0; notrack; }
             chain rewrites { type filter hook prerouting priority -300; ip daddr set 1.2.3.4; }
@@ -424,6 +425,7 @@ fn translations_before_the_service_are_found() -> Result<()> {
     assert_eq!(found("open"), Some("redirect"));
     assert_eq!(found("miss"), None);
     assert_eq!(found("masks"), Some("masquerade"));
+    assert_eq!(found("snats"), Some("snat"));
     assert_eq!(found("untracks"), Some("notrack"));
     assert_eq!(found("late"), None);
     assert_eq!(found("rewrites"), Some("a change of an address"));
