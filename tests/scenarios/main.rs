@@ -26,8 +26,9 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 19] = files![
+const FILES: [(&str, &str); 20] = files![
     "affinity",
+    "api",
     "balancing",
     "check",
     "commands",
