@@ -26,8 +26,9 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 20] = files![
+const FILES: [(&str, &str); 22] = files![
     "affinity",
+    "agent",
     "api",
     "balancing",
     "check",
@@ -45,6 +46,7 @@ const FILES: [(&str, &str); 20] = files![
     "local_traffic",
     "loopback",
     "node_ports",
+    "people",
     "policies",
     "trace",
 ];

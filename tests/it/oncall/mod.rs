@@ -2,7 +2,6 @@
 
 mod check;
 mod escapes;
+mod pings;
 mod random;
-mod services;
-mod situations;
 mod trace;
