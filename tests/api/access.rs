@@ -4,12 +4,10 @@ use std::fs;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{
-    Answer, Api, Authority, Case, Fault, Kind, Kubeconfig, Proxy, Standin, TOKEN, both,
-    standin_only,
+    Api, Authority, Case, Kubeconfig, Proxy, Standin, TOKEN, both, standin_only,
 };
 
-use crate::world::{SHUNT, World};
-use crate::{events, status};
+use crate::world::{SHUNT, World, status};
 
 pub(crate) fn cases() -> Vec<Case> {
     let both = both![
@@ -20,7 +18,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let alone = standin_only![
         a_server_where_the_agent_was_started_will_do,
-        missing_rights_are_named,
         a_new_token_is_read,
         a_token_file_comes_before_a_token,
         a_new_authority_is_read,
@@ -30,7 +27,6 @@ pub(crate) fn cases() -> Vec<Case> {
         a_proxy_that_refuses_is_named,
         a_server_without_tls_or_http2_will_do,
         a_host_that_is_not_there_is_named,
-        configurations_that_cannot_work_end_the_agent,
     ];
     [both, alone].concat()
 }
@@ -84,18 +80,18 @@ fn no_output_holds_a_secret(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.agent()?.arg("-v=10").start()?;
     world.assert_web(&ALL);
-    events::wait_for(&world, "Starting")?;
+    world.wait_for_event("Starting")?;
     world.kubeconfig.set_token(SECRETS[1])?;
     // Then all files are read again.
     world.gate.refuse()?;
     agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
     world.gate.reopen()?;
     agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
-    let mut outputs = vec![status::wait_for(&world, &["PROBLEM", "credentials"])?];
+    let mut outputs = vec![status(&world, &["PROBLEM", "credentials"])?];
     for (port, path) in [(10249, "/metrics"), (10249, "/configz"), (10256, "/healthz")] {
         outputs.push(format!("{:?}", agent.http_get(port, path)?));
     }
-    outputs.push(format!("{:?}", events::with_reason(&world, "Starting")?));
+    outputs.push(format!("{:?}", world.api.events()?));
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("written");
     let write = format!("--write-config-to={}", file.display());
@@ -111,20 +107,6 @@ fn no_output_holds_a_secret(api: Api) -> Result<()> {
 }
 
 /// The file rotates, and the token beside it in the kubeconfig has long expired.
-fn missing_rights_are_named(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let standin = world.standin()?;
-    standin.misbehave(Fault::new(Answer::Status(403)).of(Kind::EndpointSlice));
-    let agent = world.agent()?.spawn()?;
-    agent.wait_for_log(&["WARN", "EndpointSlice", "403", "system:node-proxier"])?;
-    let tables = world.lab.node.output("nft", &["list", "tables"])?;
-    assert_eq!(tables, "", "Services without endpoints would refuse everybody");
-    standin.behave();
-    agent.wait_ready()?;
-    world.assert_web(&ALL);
-    Ok(())
-}
-
 fn a_token_file_comes_before_a_token(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let file = tempfile::NamedTempFile::new()?;
@@ -179,7 +161,7 @@ fn a_server_without_tls_or_http2_will_do(_: Api) -> Result<()> {
     for standin in [Standin::start_plain()?, Standin::start_http1()?] {
         let world = World::with_web(Api::Standin(Box::new(standin)))?;
         let _agent = world.start()?;
-        events::wait_for(&world, "Starting")?;
+        world.wait_for_event("Starting")?;
         world.assert_web(&ALL);
         world.mark()?;
     }
@@ -190,7 +172,7 @@ fn a_server_without_tls_or_http2_will_do(_: Api) -> Result<()> {
 fn all_requests_share_one_connection(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let _agent = world.start()?;
-    events::wait_for(&world, "Starting")?;
+    world.wait_for_event("Starting")?;
     world.mark()?;
     assert_eq!(world.gate.accepted(), 1);
     world.gate.cut();
@@ -205,34 +187,6 @@ fn a_host_that_is_not_there_is_named(api: Api) -> Result<()> {
     let agent = world.agent_with(&kubeconfig)?.spawn()?;
     agent.wait_for_log(&["WARN", "the API server", "no-such-host.invalid"])?;
     assert!(agent.is_running());
-    Ok(())
-}
-
-/// One sentence, and no waiting for what cannot come.
-fn configurations_that_cannot_work_end_the_agent(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    let [missing, broken] = [kubeconfig(&world)?, kubeconfig(&world)?];
-    let paths = [&missing, &broken].map(|it| it.path().display().to_string());
-    fs::remove_file(missing.path())?;
-    fs::write(broken.path(), "clusters: [")?;
-    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}";
-    for (kubeconfig, words) in [
-        (
-            kubeconfig(&world)?.user(exec)?,
-            &["exec", "starts no programs", "token", "client certificate"][..],
-        ),
-        (kubeconfig(&world)?.user("tokenFile: /nowhere/token")?, &["/nowhere/token"]),
-        (missing, &["kubeconfig", &paths[0], "No such file"]),
-        (broken, &["kubeconfig", &paths[1]]),
-        (kubeconfig(&world)?.token(TOKEN)?.authority("not a certificate")?, &["certificate"]),
-    ] {
-        let output = world.agent_with(&kubeconfig)?.once()?;
-        let log = String::from_utf8_lossy(&output.stderr);
-        assert!(matches!(output.status.code(), Some(1 | 64)), "{words:?}: {log}");
-        let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
-        assert_eq!(errors.len(), 1, "{words:?}: one error is enough:\n{log}");
-        assert!(words.iter().all(|word| errors[0].contains(word)), "no {words:?}:\n{log}");
-    }
     Ok(())
 }
 
@@ -333,7 +287,7 @@ fn a_proxy_that_refuses_is_named(api: Api) -> Result<()> {
     let line =
         agent.wait_for_log(&["WARN", "the API server", &way, "credentials in its URL (407)"])?;
     assert!(!line.contains("cret"), "{line}");
-    status::wait_for(&world, &["PROBLEM", &way])?;
+    status(&world, &["PROBLEM", &way])?;
     agent.stop()?;
 
     let (proxy, kubeconfig) = proxied(&world, None)?;

@@ -4,28 +4,11 @@
 //! kube-apiserver and etcd, against these too, except where a server has to do wrong on command.
 
 mod access;
-mod check;
 mod encodings;
-mod events;
-mod kubeadm;
-mod node;
-mod outages;
-mod programs;
-mod status;
 mod world;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shunt_fake_apiserver::run(&[
-        ("outages", outages::cases()),
-        ("programs", programs::cases()),
-        ("events", events::cases()),
-        ("node", node::cases()),
-        ("kubeadm", kubeadm::cases()),
-        ("status", status::cases()),
-        ("encodings", encodings::cases()),
-        ("access", access::cases()),
-        ("check", check::cases()),
-    ])
+    shunt_fake_apiserver::run(&[("encodings", encodings::cases()), ("access", access::cases())])
 }

@@ -1,10 +1,13 @@
 //! What every test starts from: the testbed with servers in all pods, an API server behind a
 //! gate on the node's loopback address, and a Service in it.
 
+use std::process::Command;
+
 use anyhow::Result;
-use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Marker, Standin};
+use shunt_fake_apiserver::{Api, Gate, Kubeconfig, Marker, Standin};
 use shunt_testbed::{
-    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, Node, Protocol, Service, Topology,
+    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Node, Protocol, Service, Topology,
+    eventually,
 };
 
 /// The agent's binary.
@@ -18,7 +21,7 @@ const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: Service
     metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16, 'fd00:96::/108']}\n";
 
 /// The addresses of [`web`].
-pub(crate) const WEB: [&str; 2] = ["10.96.0.10:80", "[fd00:96::10]:80"];
+const WEB: [&str; 2] = ["10.96.0.10:80", "[fd00:96::10]:80"];
 
 /// The testbed with an API server, and an agent about to be started.
 pub(crate) struct World {
@@ -48,7 +51,11 @@ impl World {
     pub(crate) fn with_web(api: Api) -> Result<Self> {
         let world = Self::new(api)?;
         world.api.put(web())?;
-        world.put_slices("web", &[&world.lab.pod1, &world.lab.pod2, &world.lab.pod3])?;
+        let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+        let slices = EndpointSlice::pair("web", |slice| {
+            slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET).hosts(&pods)
+        });
+        world.api.put(slices)?;
         Ok(world)
     }
 
@@ -87,18 +94,6 @@ impl World {
         self.agent()?.start()
     }
 
-    /// Replaces the slices of a Service with these pods as endpoints.
-    pub(crate) fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
-        self.api.put(slices(service, pods))
-    }
-
-    /// Deletes a Service and its slices.
-    pub(crate) fn delete(&self, service: &str) -> Result<()> {
-        self.api.delete(&Key::new(Kind::Service, service))?;
-        self.api.delete(&Key::new(Kind::EndpointSlice, &format!("{service}-v4")))?;
-        self.api.delete(&Key::new(Kind::EndpointSlice, &format!("{service}-v6")))
-    }
-
     /// Asserts that [`web`] goes to these pods, in both families.
     #[track_caller]
     pub(crate) fn assert_web(&self, pods: &[&str]) {
@@ -108,21 +103,12 @@ impl World {
         }
     }
 
-    /// The same, once the agent has come so far.
-    #[track_caller]
-    pub(crate) fn assert_web_becomes(&self, pods: &[&str]) {
-        let client = self.lab.from(&self.lab.client);
-        for to in WEB {
-            client.tcp(to).eventually().reaches(pods);
-        }
-    }
-
-    /// Asserts that there is, before long, no Service at these addresses.
-    #[track_caller]
-    pub(crate) fn assert_gone(&self, addresses: &[&str]) {
-        for to in addresses {
-            self.lab.from(&self.lab.client).tcp(to).eventually().dropped();
-        }
+    /// Waits until the agent has told something.
+    pub(crate) fn wait_for_event(&self, reason: &str) -> Result<()> {
+        eventually(reason, || {
+            let events = self.api.events()?;
+            Ok(events.iter().any(|event| event["reason"] == reason).then_some(()))
+        })
     }
 
     /// Makes a Service, changes it, and waits each time until that works: by then the agent has seen all
@@ -134,15 +120,21 @@ impl World {
         }
         Ok(())
     }
+}
 
-    /// The number of transactions that the node's rules have seen.
-    pub(crate) fn generation(&self) -> Result<u32> {
-        self.lab.node.nft_generation()
-    }
+/// What `shunt status` says, once its first line has all of these parts.
+pub(crate) fn status(world: &World, parts: &[&str]) -> Result<String> {
+    eventually(format_args!("{parts:?}"), || {
+        let mut command = Command::new(SHUNT);
+        let output = command.args(["status", "--netns"]).arg(world.lab.node.path()).output()?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let first = told.lines().next().unwrap_or_default();
+        Ok(parts.iter().all(|part| first.contains(part)).then_some(told))
+    })
 }
 
 /// A Service with every kind of frontend in both families, port 80 and node port 30080.
-pub(crate) fn web() -> Service {
+fn web() -> Service {
     Service::new("web")
         .node_port("tcp", Protocol::Tcp, 80, 30080)
         .node_port("udp", Protocol::Udp, 80, 30080)
@@ -150,17 +142,4 @@ pub(crate) fn web() -> Service {
         .spec("ipFamilyPolicy: RequireDualStack")
         .external_ips(&["198.51.100.10", "2001:db8:51::10"])
         .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
-}
-
-/// A Service with one address and port 80.
-pub(crate) fn cluster_ip_service(name: &str, ip: &str) -> Service {
-    Service::new(name).port("tcp", Protocol::Tcp, 80).cluster_ips(&[ip])
-}
-
-/// Slices for both families with these pods as endpoints.
-pub(crate) fn slices(service: &str, pods: &[&Host]) -> String {
-    EndpointSlice::pair(service, |slice| {
-        let slice = slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET);
-        slice.hosts(pods)
-    })
 }

@@ -6,11 +6,9 @@
 
 mod conntrack;
 mod endpoints;
-mod frontends;
 mod kernel;
 mod loopback;
 mod metrics;
 mod oncall;
 mod packets;
-mod reload;
 mod world;

@@ -61,11 +61,6 @@ impl World {
         self.agent(CLUSTER_CIDR)?.start()
     }
 
-    /// The rules of the node, as nft prints them.
-    pub(crate) fn rules(&self) -> Result<String> {
-        self.lab.node.output("nft", &["list", "ruleset"])
-    }
-
     /// Whether the tables on the node have flags: an owner, and that they outlive it.
     pub(crate) fn tables_are_owned(&self) -> Result<bool> {
         let table = self.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
@@ -87,16 +82,7 @@ pub(crate) fn run_shunt(ns: &Netns, args: &[&str]) -> Result<Output> {
     Ok(Command::new(SHUNT).args(args).arg("--netns").arg(ns.path()).output()?)
 }
 
-/// What `shunt status` prints, whose exit code must say whether there is a problem.
-pub(crate) fn status_text(ns: &Netns) -> Result<String> {
-    let output = run_shunt(ns, &["status"])?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(text.contains("PROBLEM  ").into()), "{text}");
-    Ok(text)
-}
-
-/// The same as JSON.
+/// What `shunt status` prints as JSON, whose exit code must say whether there is a problem.
 pub(crate) fn status_json(ns: &Netns) -> Result<Value> {
     let output = run_shunt(ns, &["status", "--output=json"])?;
     ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

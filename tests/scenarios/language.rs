@@ -20,9 +20,11 @@ pub(crate) struct Scenario {
     /// Flags of the agent.
     #[serde(default)]
     pub(crate) flags: Vec<String>,
-    /// Addresses and ports of frontends that the kernel does not take from the agent.
+    /// Shell commands of the process that then becomes the agent.
     #[serde(default)]
-    pub(crate) kernel_refuses: Vec<String>,
+    pub(crate) prelude: String,
+    /// The objects come from an API server in any case, and kube-proxy need not do the same.
+    pub(crate) api: Option<ApiServer>,
     /// Hosts with a server on port 8080, or another port, as `node-1:30080`.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
@@ -46,11 +48,22 @@ pub(crate) struct Scenario {
     pub(crate) steps: Vec<Step>,
 }
 
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ApiServer {
+    /// The stand-in, which does wrong on command.
+    StandIn,
+    /// The stand-in, and kube-apiserver.
+    Both,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) enum Step {
     /// Makes or replaces objects, and waits until the agent has programmed them.
     Apply(Vec<Value>),
+    /// Makes, replaces or, if only their names are given, deletes objects, and waits for nothing.
+    Write(Vec<Value>),
     /// Deletes objects, named as `Service/web`; `web` is a Service with its slices.
     Delete(Vec<String>),
     /// What becomes of packets, now.
@@ -62,6 +75,8 @@ pub(crate) enum Step {
     Agent(AgentStep),
     /// Waits for a line of the log with all of these words.
     Log(Vec<String>),
+    /// The same, and no other line has them.
+    LogOnce(Vec<String>),
     /// Waits until these samples of `/metrics` have these values.
     Metrics(BTreeMap<String, f64>),
     /// From now on, the further servers are these.
@@ -69,29 +84,15 @@ pub(crate) enum Step {
     /// Writes another configuration, and waits until shunt has applied it.
     Config(Map<String, Value>),
     /// Waits until a command of `shunt` on the node says so.
-    Shunt {
-        run: String,
-        /// What the command reads.
-        #[serde(default)]
-        stdin: String,
-        #[serde(default)]
-        exit: i32,
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    Shunt(Run),
+    /// What a shell says.
+    Sh(Run),
+    /// The same, within half a minute.
+    ShBecomes(Run),
     /// Does this while `shunt trace` runs, and reads what that has seen.
-    Trace {
-        run: String,
-        steps: Vec<Step>,
-        #[serde(default)]
-        exit: i32,
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    Trace(Run),
+    /// Commands of shells on hosts, which run until the next such step.
+    Programs(BTreeMap<String, String>),
     /// Waits until a GET of the client is answered with these texts.
     Http(BTreeMap<String, Vec<String>>),
     /// Changes rules of hosts.
@@ -101,19 +102,19 @@ pub(crate) enum Step {
     /// Sets sysctls of hosts.
     Sysctl(BTreeMap<String, BTreeMap<String, String>>),
     /// Text that `nft list ruleset` on the node prints, and text that it does not.
-    Rules {
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    Rules(Text),
     /// The same, within half a minute.
-    RulesBecome {
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    RulesBecome(Text),
+    /// So many transactions were committed on the node since the last such step.
+    Transactions(Option<u32>),
+    /// Whether another process owns the table `ip shunt`.
+    Occupied(bool),
+    /// What happens to the connections between the agent and the API server.
+    Gate(GateStep),
+    /// What the stand-in does wrong from now on: requests and answers in words.
+    Faults(Vec<String>),
+    /// Waits until exactly one Event has all of these words.
+    Events(Vec<Vec<String>>),
     /// Opens UDP sockets or TCP connections to all frontends of a target, from the client or another
     /// host; they keep this name.
     Open(BTreeMap<String, String>),
@@ -127,13 +128,48 @@ pub(crate) enum Step {
     Untracked(Vec<String>),
 }
 
+/// Text that must be there, and text that must not.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Text {
+    pub(crate) with: Vec<String>,
+    pub(crate) without: Vec<String>,
+}
+
+/// A command, and what it must say.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Run {
+    pub(crate) run: String,
+    pub(crate) on: Option<String>,
+    /// What it reads.
+    pub(crate) stdin: String,
+    pub(crate) exit: i32,
+    pub(crate) with: Vec<String>,
+    pub(crate) without: Vec<String>,
+    /// Of a trace.
+    pub(crate) steps: Vec<Step>,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AgentStep {
     Start,
+    Spawn,
     Stop,
     Kill,
     Restart,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GateStep {
+    Refuse,
+    Block,
+    Abandon,
+    Cut,
+    Reopen,
+    Forget,
 }
 
 /// Returns the scenarios of a file. A document with `each`, a list of maps, stands for one scenario

@@ -14,9 +14,9 @@ use std::{env, iter};
 
 use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
-use shunt_fake_apiserver::{Kubernetes, conclude, kubernetes, trial};
+use shunt_fake_apiserver::{Kubernetes, conclude, trial};
 
-use crate::language::Scenario;
+use crate::language::ApiServer;
 use crate::subject::Kind;
 
 macro_rules! files {
@@ -26,8 +26,10 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 20] = files![
+const FILES: [(&str, &str); 23] = files![
     "affinity",
+    "agent",
+    "api",
     "balancing",
     "check",
     "commands",
@@ -45,6 +47,7 @@ const FILES: [(&str, &str); 20] = files![
     "local_traffic",
     "loopback",
     "node_ports",
+    "people",
     "policies",
     "trace",
 ];
@@ -73,30 +76,28 @@ fn main() -> ExitCode {
 }
 
 fn trials() -> Result<Vec<Trial>> {
+    let ready = Kubernetes::installed_with(&["kube-proxy"]).map(drop);
     let (mut plain, mut real) = (Vec::new(), Vec::new());
     for (file, text) in FILES {
         for scenario in language::parse(text).with_context(|| format!("{file}.yaml"))? {
             let name = format!("{file}::{}", scenario.scenario);
-            let own = scenario.clone();
-            plain.push(trial(&name, Ok(()), move || run::run(&own, Kind::Manifests, None)));
-            if scenario.not_api.is_some() {
+            let on = |name, ready, kind| {
+                let scenario = scenario.clone();
+                trial(name, ready, move || run::run(&scenario, kind))
+            };
+            let kind = scenario.api.map_or(Kind::Manifests, |_| Kind::Standin);
+            plain.push(on(name.clone(), Ok(()), kind));
+            if scenario.not_api.is_some() || scenario.api == Some(ApiServer::StandIn) {
                 continue;
             }
-            real.push(with_api(&name, scenario.clone(), Kind::KubeApiserver));
-            if scenario.not_kube_proxy.is_none() {
-                real.push(with_api(&name, scenario, Kind::KubeProxy));
+            let real_name = format!("kube-apiserver::{name}");
+            real.push(on(real_name, ready.clone(), Kind::KubeApiserver));
+            if scenario.not_kube_proxy.is_none() && scenario.api.is_none() {
+                real.push(on(format!("kube-proxy::{name}"), ready.clone(), Kind::KubeProxy));
             }
         }
     }
     // Those that wait for each other come last.
     plain.append(&mut real);
     Ok(plain)
-}
-
-fn with_api(name: &str, scenario: Scenario, kind: Kind) -> Trial {
-    let ready = Kubernetes::installed_with(&["kube-proxy"]).map(drop);
-    let label = if kind == Kind::KubeProxy { "kube-proxy" } else { "kube-apiserver" };
-    trial(format!("{label}::{name}"), ready, move || {
-        run::run(&scenario, kind, Some(&*kubernetes()?))
-    })
 }

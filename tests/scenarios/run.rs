@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Key, Kubernetes, Marker};
+use shunt_fake_apiserver::{Answer, Fault, Key, Marker, Verb};
 use shunt_testbed::{
-    Echo, Exposition, Flow, Host, METRICS_PORT, Outcome, Protocol, Topology, http_get, patience,
+    Echo, Exposition, Flow, Host, METRICS_PORT, Occupier, Outcome, Program, Protocol, Topology,
+    http_get, patience,
 };
 
 use crate::expect::{Sessions, Targets, cells, check};
-use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
+use crate::language::{AgentStep, Expected, GateStep, Run, Scenario, Selection, Step};
 use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
 use crate::subject::{Kind, Process, SHUNT, Source, key};
 
@@ -29,7 +30,7 @@ struct World<'a> {
     scenario: &'a Scenario,
     kind: Kind,
     lab: Topology,
-    source: Source<'a>,
+    source: Source,
     process: Option<Process>,
     /// The Services that were applied last, by name.
     services: BTreeMap<String, Value>,
@@ -41,12 +42,15 @@ struct World<'a> {
     marker: Marker,
     /// Those beside the pods' own.
     servers: Vec<Echo>,
+    programs: Vec<Program>,
+    occupier: Option<Occupier>,
+    generation: u32,
     _pods: Vec<Echo>,
 }
 
 /// Runs a scenario. Whatever fails comes with the step, the log and, of packets, rules and flows.
-pub(crate) fn run(scenario: &Scenario, kind: Kind, kubernetes: Option<&Kubernetes>) -> Result<()> {
-    let mut world = World::new(scenario, kind, kubernetes)?;
+pub(crate) fn run(scenario: &Scenario, kind: Kind) -> Result<()> {
+    let mut world = World::new(scenario, kind)?;
     world.apply(&scenario.objects)?;
     world.start()?;
     for (number, step) in scenario.steps.iter().enumerate() {
@@ -85,13 +89,13 @@ fn hosts(lab: &Topology) -> [&Host; 6] {
 }
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario, kind: Kind, kubernetes: Option<&'a Kubernetes>) -> Result<Self> {
+    fn new(scenario: &'a Scenario, kind: Kind) -> Result<Self> {
         let lab = Topology::new()?;
         if scenario.bridge {
             lab.put_pods_on_bridge()?;
         }
         let pods = lab.serve(TARGET)?;
-        let source = Source::new(&lab, kubernetes)?;
+        let source = Source::new(&lab, kind)?;
         source.configure(&scenario.config)?;
         let mut world = Self {
             scenario,
@@ -106,11 +110,14 @@ impl<'a> World<'a> {
             sessions: Sessions::default(),
             marker: Marker::default(),
             servers: Vec::new(),
+            programs: Vec::new(),
+            occupier: None,
+            generation: 0,
             _pods: pods,
         };
         world.serve(&scenario.servers)?;
         world.ip(&scenario.ip)?;
-        if kubernetes.is_none() {
+        if matches!(kind, Kind::Manifests | Kind::Standin) {
             // What a cluster has from the start, and kube-apiserver makes by itself.
             world.put(&json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -137,6 +144,7 @@ impl<'a> World<'a> {
                 self.apply(objects)?;
                 self.settle()
             }
+            Step::Write(objects) => self.apply(objects),
             Step::Delete(names) => {
                 names.iter().try_for_each(|name| self.delete(name))?;
                 self.settle()
@@ -152,14 +160,20 @@ impl<'a> World<'a> {
                 check(&self.lab, &self.sessions, &cells(self, table, true)?, false)
             }
             Step::Agent(AgentStep::Start) => self.start(),
+            Step::Agent(AgentStep::Spawn) => self.spawn(),
             Step::Agent(AgentStep::Restart) => {
                 self.end(false)?;
                 self.start()
             }
             Step::Agent(step) => self.end(*step == AgentStep::Kill),
-            Step::Log(words) => {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                self.process()?.shunt()?.wait_for_log(&words).map(drop)
+            Step::Log(words) => self.line(words).map(drop),
+            Step::LogOnce(words) => {
+                let found = self.line(words)?;
+                let log = self.process()?.shunt()?.log();
+                let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+                let count = log.lines().filter(has_all).count();
+                ensure!(count == 1, "{count} lines such as {found}");
+                Ok(())
             }
             Step::Metrics(samples) => self.wait_for_metrics(|scraped| {
                 samples.iter().all(|(name, value)| sample(scraped, name) == Some(*value))
@@ -173,29 +187,36 @@ impl<'a> World<'a> {
                 self.wait_for_metrics(|scraped| sample(scraped, RELOADS) > before)?;
                 self.settle()
             }
-            Step::Shunt { run, stdin, exit, with, without } => eventually(|| {
-                let mut command = self.shunt(run);
-                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                let mut child = command.spawn()?;
-                child.stdin.take().context("no stdin")?.write_all(stdin.as_bytes())?;
-                says(&child.wait_with_output()?, *exit, with, without)
-            }),
-            Step::Trace { run, steps, exit, with, without } => {
-                let mut command = self.shunt(&format!("trace {run}"));
+            Step::Shunt(run) => eventually(|| answer(self.shunt(&run.run), run)),
+            Step::Sh(run) => self.sh(run),
+            Step::ShBecomes(run) => eventually(|| self.sh(run)),
+            Step::Programs(programs) => {
+                self.programs.clear();
+                for (host, text) in programs {
+                    let command = self.shell(Some(host), text)?;
+                    self.programs.push(Program::start(command)?);
+                }
+                Ok(())
+            }
+            Step::Trace(run) => {
+                let mut command = self.shunt(&format!("trace {}", run.run));
                 let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
                 let done = eventually(|| self.rules(&["shunt-trace".to_owned()], &[]));
+                let steps = &run.steps;
                 let done = done.and_then(|()| steps.iter().try_for_each(|step| self.step(step)));
                 if done.is_err() {
                     child.kill()?;
                 }
                 let output = child.wait_with_output()?;
-                done.and_then(|()| says(&output, *exit, with, without))
+                done.and_then(|()| says(&output, run))
                     .and_then(|()| self.rules(&[], &["shunt-trace".to_owned()]))
             }
             Step::Http(questions) => questions.iter().try_for_each(|(to, with)| {
                 let (address, path) = to.split_once('/').context("no path")?;
+                let address: SocketAddr = address.parse()?;
+                let from = if address.ip().is_loopback() { "node" } else { "client" };
                 eventually(|| {
-                    let answer = http_get(&self.lab.client, address.parse()?, &format!("/{path}"));
+                    let answer = http_get(self.host(from)?, address, &format!("/{path}"));
                     let text = answer.map_or_else(
                         |_| "no answer".to_owned(),
                         |it| squeezed(&format!("{} {} {}", it.status, it.headers, it.body)),
@@ -211,8 +232,51 @@ impl<'a> World<'a> {
                 let settings: Vec<_> = settings.iter().map(|(it, to)| (&**it, &**to)).collect();
                 self.host(host)?.sysctl(&settings)
             }),
-            Step::Rules { with, without } => self.rules(with, without),
-            Step::RulesBecome { with, without } => eventually(|| self.rules(with, without)),
+            Step::Rules(text) => self.rules(&text.with, &text.without),
+            Step::RulesBecome(text) => eventually(|| self.rules(&text.with, &text.without)),
+            Step::Transactions(count) => {
+                let before = self.generation;
+                self.generation = self.lab.node.nft_generation()?;
+                let seen = self.generation - before;
+                ensure!(count.is_none_or(|count| count == seen), "{seen} transactions");
+                Ok(())
+            }
+            Step::Occupied(yes) => {
+                self.occupier = yes.then(|| Occupier::enter(&self.lab.node)).transpose()?;
+                Ok(())
+            }
+            Step::Gate(step) => {
+                let (api, gate) = self.source.api()?;
+                match step {
+                    GateStep::Refuse => gate.refuse()?,
+                    GateStep::Block => gate.block(),
+                    GateStep::Abandon => gate.abandon(),
+                    GateStep::Cut => gate.cut(),
+                    GateStep::Reopen => gate.reopen()?,
+                    GateStep::Forget => api.forget()?,
+                }
+                Ok(())
+            }
+            Step::Faults(faults) => {
+                let standin = self.source.api()?.0.standin()?;
+                standin.behave();
+                for words in faults {
+                    standin.misbehave(fault(words)?);
+                }
+                Ok(())
+            }
+            Step::Events(events) => events.iter().try_for_each(|words| {
+                eventually(|| {
+                    let seen = self.source.api()?.0.events()?;
+                    let told = |event: &&Value| {
+                        let text = squeezed(&event.to_string());
+                        words.iter().all(|word| text.contains(word))
+                    };
+                    let count = seen.iter().filter(told).count();
+                    ensure!(count == 1, "{count} Events have {words:?}: {seen:#?}");
+                    Ok(())
+                })
+            }),
             Step::Open(flows) => flows.iter().try_for_each(|(name, to)| self.open(name, to)),
             Step::Flows(expected) => self.ask(expected, Duration::ZERO),
             Step::FlowsBecome(expected) => self.ask(expected, patience(CONVERGENCE)),
@@ -249,10 +313,33 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    fn filled(&self, text: &str) -> String {
+        let pid = self.process.as_ref().and_then(|it| it.shunt().ok()).map_or(0, |it| it.pid());
+        let text = hosts(&self.lab).iter().fold(text.to_owned(), |text, host| {
+            text.replace(&format!("$netns/{}", host.name), &host.path().display().to_string())
+        });
+        self.source.with_paths(&text.replace("$pid", &pid.to_string()))
+    }
+
     fn shunt(&self, arguments: &str) -> Command {
         let mut command = self.lab.node.command(SHUNT);
-        command.args(self.source.with_paths(arguments).split_whitespace());
+        command.args(self.filled(arguments).split_whitespace());
         command
+    }
+
+    fn shell(&self, host: Option<&str>, text: &str) -> Result<Command> {
+        let mut command = self.host(host.unwrap_or("node"))?.command("sh");
+        command.args(["-c", &self.filled(text)]);
+        Ok(command)
+    }
+
+    fn sh(&self, run: &Run) -> Result<()> {
+        answer(self.shell(run.on.as_deref(), &run.run)?, run)
+    }
+
+    fn line(&self, words: &[String]) -> Result<String> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.process()?.shunt()?.wait_for_log(&words)
     }
 
     fn wait_for_metrics(&self, are_so: impl Fn(&Exposition) -> bool) -> Result<()> {
@@ -289,12 +376,17 @@ impl<'a> World<'a> {
         self.process.as_ref().context("the agent is down")
     }
 
+    fn spawn(&mut self) -> Result<()> {
+        self.process = Some(self.source.spawn(self.kind, &self.lab, self.scenario)?);
+        Ok(())
+    }
+
     fn start(&mut self) -> Result<()> {
-        self.process = Some(self.source.start(self.kind, &self.lab, self.scenario)?);
-        match self.kind {
+        self.spawn()?;
+        match self.process()? {
             // Ready is not yet programmed.
-            Kind::KubeProxy => self.settle(),
-            Kind::Manifests | Kind::KubeApiserver => Ok(()),
+            Process::KubeProxy(_) => self.settle(),
+            Process::Shunt(agent) => agent.wait_ready(),
         }
     }
 
@@ -308,6 +400,10 @@ impl<'a> World<'a> {
 
     fn apply(&mut self, objects: &[Value]) -> Result<()> {
         for object in objects {
+            if let Some(name) = object.as_str() {
+                self.delete(name)?;
+                continue;
+            }
             for object in expand(object, &hosts(&self.lab))? {
                 self.put(&object)?;
             }
@@ -429,11 +525,42 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn says(output: &Output, exit: i32, with: &[String], without: &[String]) -> Result<()> {
+/// Runs a command to its end, which must say so.
+fn answer(mut command: Command, run: &Run) -> Result<()> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // What does not read may end before.
+    let _ = child.stdin.take().context("no stdin")?.write_all(run.stdin.as_bytes());
+    says(&child.wait_with_output()?, run)
+}
+
+fn says(output: &Output, run: &Run) -> Result<()> {
     let text = [&*output.stdout, &output.stderr].concat();
     let text = squeezed(&String::from_utf8_lossy(&text));
-    ensure!(output.status.code() == Some(exit), "{}:\n{text}", output.status);
-    contains(&text, with, without)
+    ensure!(output.status.code() == Some(run.exit), "{}:\n{text}", output.status);
+    contains(&text, &run.with, &run.without)
+}
+
+/// What a request gets: `list EndpointSlice 403`, `Service silence`, `Node cut=700`.
+fn fault(words: &str) -> Result<Fault> {
+    let (requests, answer) = words.rsplit_once(' ').context("no requests and answer")?;
+    let answer = match answer.split_once('=') {
+        None if answer == "silence" => Answer::Silence,
+        None => Answer::Status(answer.parse()?),
+        Some(("cut", bytes)) => Answer::CutAfter(bytes.parse()?),
+        Some((_, body)) => Answer::Body(body.into()),
+    };
+    requests.split(' ').try_fold(Fault::new(answer), |fault, word| {
+        let kind = shunt_fake_apiserver::Kind::ALL.into_iter().find(|kind| kind.as_str() == word);
+        Ok(match (kind, word) {
+            (Some(kind), _) => fault.of(kind),
+            (None, "list") => fault.on(Verb::List),
+            (None, "watch") => fault.on(Verb::Watch),
+            (None, "create") => fault.on(Verb::Create),
+            (None, "once") => fault.times(1),
+            _ => bail!("{word:?} is no request"),
+        })
+    })
 }
 
 fn contains(text: &str, with: &[String], without: &[String]) -> Result<()> {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::{env, fs};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
-use shunt_fake_apiserver::{Gate, Key, Kubeconfig, Kubernetes};
+use shunt_fake_apiserver::{Api, Gate, Key, Kubeconfig, Kubernetes, Standin, kubernetes};
 use shunt_testbed::{Agent, ManifestDir, Program, TempDir, Topology};
 
 use crate::language::Scenario;
@@ -16,20 +16,21 @@ pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Manifests,
+    Standin,
     KubeApiserver,
     KubeProxy,
 }
 
 /// The objects, and how to start what follows them.
-pub(crate) struct Source<'a> {
-    objects: Objects<'a>,
+pub(crate) struct Source {
+    objects: Objects,
     /// The folder of the configuration.
     folder: TempDir,
 }
 
-enum Objects<'a> {
+enum Objects {
     Manifests(ManifestDir),
-    Api { kubernetes: &'a Kubernetes, _gate: Box<Gate>, kubeconfig: Kubeconfig },
+    Api { api: Api, gate: Box<Gate>, kubeconfig: Kubeconfig },
 }
 
 /// What programs the node.
@@ -38,40 +39,67 @@ pub(crate) enum Process {
     KubeProxy(Program),
 }
 
-impl<'a> Source<'a> {
-    pub(crate) fn new(lab: &Topology, kubernetes: Option<&'a Kubernetes>) -> Result<Self> {
-        let objects = match kubernetes {
+impl Source {
+    pub(crate) fn new(lab: &Topology, kind: Kind) -> Result<Self> {
+        let api = match kind {
+            Kind::Manifests => None,
+            Kind::Standin => Some(Api::Standin(Box::new(Standin::start()?))),
+            Kind::KubeApiserver | Kind::KubeProxy => Some(Api::Kubernetes(kubernetes()?)),
+        };
+        let objects = match api {
             None => Objects::Manifests(ManifestDir::new()?),
-            Some(kubernetes) => {
-                let (gate, kubeconfig) = kubernetes.reach(&lab.node)?;
-                Objects::Api { kubernetes, _gate: Box::new(gate), kubeconfig }
+            Some(api) => {
+                let (gate, kubeconfig) = api.reach(&lab.node)?;
+                Objects::Api { api, gate: Box::new(gate), kubeconfig }
             }
         };
         Ok(Self { objects, folder: TempDir::new()? })
+    }
+
+    /// The API server, and the way to it.
+    pub(crate) fn api(&self) -> Result<(&Api, &Gate)> {
+        match &self.objects {
+            Objects::Manifests(_) => bail!("the objects are in manifests: say `api: both`"),
+            Objects::Api { api, gate, .. } => Ok((api, gate)),
+        }
     }
 
     /// Makes or replaces an object.
     pub(crate) fn put(&self, object: &Value) -> Result<()> {
         match &self.objects {
             Objects::Manifests(folder) => folder.write(&file(&Key::of(object)?), object),
-            Objects::Api { kubernetes, .. } => kubernetes.put(&object.to_string()),
+            Objects::Api { api, .. } => api.put(object),
         }
     }
 
     pub(crate) fn delete(&self, key: &Key) -> Result<()> {
         match &self.objects {
             Objects::Manifests(folder) => folder.remove(&file(key)),
-            Objects::Api { kubernetes, .. } => kubernetes.delete(key),
+            Objects::Api { api, .. } => api.delete(key),
         }
     }
 
-    /// Puts paths in place of `$manifests` and `$config`.
+    /// Puts paths in place of their names.
     pub(crate) fn with_paths(&self, text: &str) -> String {
-        let text = text.replace("$config", &self.config().display().to_string());
-        match &self.objects {
-            Objects::Manifests(it) => text.replace("$manifests", &it.path().display().to_string()),
-            Objects::Api { .. } => text,
+        let preload = env::current_exe().unwrap_or_default();
+        let folder = self.folder.path().to_owned();
+        let mut paths = vec![
+            ("$shunt", SHUNT.into()),
+            ("$config", self.config()),
+            ("$folder", folder),
+            ("$preload", preload.with_file_name("libshunt_fault_preload.so")),
+        ];
+        paths.push(match &self.objects {
+            Objects::Manifests(it) => ("$manifests", it.path().to_owned()),
+            Objects::Api { kubeconfig, .. } => ("$kubeconfig", kubeconfig.path()),
+        });
+        if let Ok((_, gate)) = self.api() {
+            paths.push(("$api", gate.address().to_string().into()));
         }
+        let fill = |text: String, (name, path): (_, PathBuf)| {
+            text.replace(name, &path.display().to_string())
+        };
+        paths.into_iter().fold(text.to_owned(), fill)
     }
 
     fn config(&self) -> PathBuf {
@@ -102,8 +130,8 @@ impl<'a> Source<'a> {
         Ok(fs::rename(new, self.config())?)
     }
 
-    /// Starts shunt or kube-proxy and waits until it is ready.
-    pub(crate) fn start(&self, kind: Kind, lab: &Topology, scenario: &Scenario) -> Result<Process> {
+    /// Starts shunt, or kube-proxy and waits until that is ready.
+    pub(crate) fn spawn(&self, kind: Kind, lab: &Topology, scenario: &Scenario) -> Result<Process> {
         if kind == Kind::KubeProxy {
             return self.start_kube_proxy(lab);
         }
@@ -117,21 +145,18 @@ impl<'a> Source<'a> {
         if scenario.config.contains_key("hostnameOverride") {
             agent = agent.name_from_configuration();
         }
-        if !scenario.kernel_refuses.is_empty() {
-            let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
-            ensure!(library.is_file(), "{} is missing", library.display());
-            let preload = format!("LD_PRELOAD={}", library.display());
-            let refuse = format!("SHUNT_REFUSE={}", scenario.kernel_refuses.join(" "));
-            agent = agent.wrapper(&["env", &preload, &refuse]);
+        let prelude = format!("{}\nexec \"$@\"", self.with_paths(&scenario.prelude));
+        if !scenario.prelude.is_empty() {
+            agent = agent.wrapper(&["sh", "-c", &prelude, "sh"]);
         }
         for flag in &scenario.flags {
             agent = agent.arg(flag);
         }
-        Ok(Process::Shunt(agent.start()?))
+        Ok(Process::Shunt(agent.spawn()?))
     }
 
     fn start_kube_proxy(&self, lab: &Topology) -> Result<Process> {
-        let Objects::Api { kubernetes, .. } = &self.objects else {
+        let Objects::Api { api: Api::Kubernetes(kubernetes), .. } = &self.objects else {
             bail!("kube-proxy reads no manifests")
         };
         let text = fs::read_to_string(self.config())?;

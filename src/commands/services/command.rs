@@ -120,7 +120,7 @@ impl<'a> View<'a> {
             (Ok(new), agent) => *agent = Some(new),
             (Err(error), Some(agent)) => {
                 agent.is_current = false;
-                agent.asked = (start, start.elapsed());
+                agent.asked = (start, Duration::ZERO);
                 agent.silence = Some(format!("{error}; the objects are old"));
             }
             (Err(_), None) => {}

@@ -199,20 +199,3 @@ fn lost_answers_reset_no_connection() -> Result<()> {
     assert!(resets(connect()) > 0, "without the rule, some are reset");
     Ok(())
 }
-
-/// A connection that the kernel picks up in mid-stream has the usual timeouts.
-#[test]
-fn idle_connection_survives_a_flush_of_connection_tracking() -> Result<()> {
-    let world = World::new()?;
-    world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod3]))?;
-    let _agent = world.start()?;
-    let lab = &world.lab;
-    let mut connection = lab.from(&lab.pod2).connect("10.96.0.10:80")?;
-    lab.node.output("conntrack", &["--flush"])?;
-    connection.server(PATIENT)?;
-    let list = lab.node.output("conntrack", &["-L", "-p", "tcp", "--orig-dst", "10.96.0.10"])?;
-    let seconds = |line: &str| line.split_whitespace().nth(2)?.parse::<u32>().ok();
-    let left: Vec<u32> = list.lines().filter_map(seconds).collect();
-    assert!(!left.is_empty() && left.iter().all(|left| *left > 60), "{list}");
-    Ok(())
-}

@@ -1,15 +1,13 @@
 //! Node ports on the node's loopback addresses, which a TCP proxy in the agent serves.
 
 mod next_agent;
-mod ports;
 mod traffic;
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shunt_testbed::{Agent, EndpointSlice, Host, Protocol, Service, eventually, patience};
+use shunt_testbed::{EndpointSlice, Host, Protocol, Service, eventually, patience};
 
 use crate::world::World;
 
@@ -60,16 +58,4 @@ fn pair(world: &World, server: &TcpListener) -> Result<(TcpStream, TcpStream)> {
     endpoint.set_read_timeout(Some(patience(PATIENCE)))?;
     endpoint.set_write_timeout(Some(patience(PATIENCE)))?;
     Ok((client, endpoint))
-}
-
-/// Returns true if the agent has the thread of the proxy.
-fn has_thread(agent: &Agent) -> Result<bool> {
-    for task in fs::read_dir(format!("/proc/{}/task", agent.pid()))? {
-        // A thread may end meanwhile.
-        let name = fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
-        if name.trim() == "loopback" {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

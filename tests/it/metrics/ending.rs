@@ -1,5 +1,4 @@
-//! The agent ends at once when it is asked to, in every phase, and with an error when a thread of it
-//! dies.
+//! The agent ends at once when it is asked to, in every phase.
 
 use std::fs;
 use std::io::Read;
@@ -155,32 +154,4 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
         process.agent.wait_for_log(&["nothing was programmed"])?;
         process.ends(Signal::SIGTERM, 0)
     })
-}
-
-/// The library lets a call of the thread fail that never fails (see `tests/support/fault_preload`).
-#[test]
-fn panic_of_the_dataplane_thread_ends_the_process() -> Result<()> {
-    let world = world_with_web()?;
-    let scratch = TempDir::new()?;
-    let stop = scratch.path().join("stop");
-    let library = std::env::current_exe()?.with_file_name("libshunt_fault_preload.so");
-    ensure!(
-        library.is_file(),
-        "{} is missing: run the test where cargo built it",
-        library.display()
-    );
-    let preload = format!("LD_PRELOAD={}", library.display());
-    let file = format!("SHUNT_STOP_CLOCK={}", stop.display());
-    let agent = world.plain_agent().wrapper(&["env", &preload, &file]).start()?;
-    agent.wait_for_sample("shunt_services", &[], |it| it == 1.0)?;
-    let rules = || world.lab.node.ruleset();
-    let before = rules()?;
-    fs::write(&stop, "")?;
-    let status = agent.wait_for_end()?;
-    assert_eq!(status.code(), Some(1), "{}", agent.log());
-    let line =
-        agent.wait_for_log(&["ERROR", "a thread of the agent panicked", "the rules stay"])?;
-    assert!(line.contains("thread=\"dataplane\""), "{line}");
-    assert_eq!(rules()?, before);
-    Ok(())
 }

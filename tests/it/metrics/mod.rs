@@ -1,9 +1,7 @@
 //! What the agent tells about itself: metrics and health.
 
 mod clients;
-mod cluster;
 mod ending;
 mod health;
 mod names;
 mod ports;
-mod scrape;

@@ -3,7 +3,6 @@
 mod check;
 mod escapes;
 mod history;
+mod pings;
 mod random;
-mod services;
-mod situations;
 mod trace;

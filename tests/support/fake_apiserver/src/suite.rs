@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Completion, Conclusion, Trial};
+use serde_json::Value;
 use shunt_testbed::{Netns, record_not_run};
 
 use crate::certs::Identity;
@@ -14,7 +15,7 @@ use crate::client::Client;
 use crate::gate::Gate;
 use crate::kubeconfig::Kubeconfig;
 use crate::kubernetes::Kubernetes;
-use crate::object::Key;
+use crate::object::{Key, Kind};
 use crate::standin::{Standin, TOKEN};
 
 /// How many tests run at a time unless `--test-threads` says it: most of them wait.
@@ -100,6 +101,18 @@ impl Api {
             Self::Standin(standin) => standin.reach(netns),
             Self::Kubernetes(kubernetes) => kubernetes.reach(netns),
         }
+    }
+
+    /// All Events, as an administrator sees them.
+    pub fn events(&self) -> Result<Vec<Value>> {
+        const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+        Ok(match self {
+            Self::Standin(standin) => standin.all(Kind::Event),
+            Self::Kubernetes(kubernetes) => {
+                let list = kubernetes.admin().get(EVENTS)?.body;
+                list["items"].as_array().cloned().unwrap_or_default()
+            }
+        })
     }
 
     /// A client with the rights of the agent.
