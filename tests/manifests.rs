@@ -153,53 +153,6 @@ fn garbage_is_one_short_message() {
     }
 }
 
-#[test]
-fn exit_codes_tell_what_is_wrong() {
-    let directory = tempfile::tempdir().unwrap();
-    let config = directory.path().join("config.yaml");
-    fs::write(
-        &config,
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-         nftables: {masqueradeBit: 40}\nclusterCIDR: 10.0.0.0/64\n",
-    )
-    .unwrap();
-    let config = config.to_str().unwrap();
-    let manifests = fixture("everything.yaml");
-    let manifests = manifests.to_str().unwrap();
-    for (arguments, code, said) in [
-        (&["render", "--manifests", manifests][..], 0, &[][..]),
-        (&["render"], 2, &["--manifests <PATH>"]),
-        (&["render", "--manifests", manifests, "--no-such-flag"], 2, &["--no-such-flag"]),
-        (
-            &["render", "--manifests", "/nowhere"],
-            1,
-            &["error: cannot read the manifests: ", "/nowhere", "No such file or directory"],
-        ),
-        (
-            &["render", "--manifests", manifests, "--config", config],
-            64,
-            &["nftables.masqueradeBit", "write 0 to 31", "clusterCIDR", "from 0 to 32"],
-        ),
-        (&["render", "--manifests", manifests, "--config", "/nowhere"], 64, &["/nowhere"]),
-        (&["status", "--netns=nowhere"], 1, &["error: network namespace nowhere not found "]),
-        (
-            &["cleanup", "--netns=nowhere", "-v=4"],
-            1,
-            &["error: network namespace nowhere not found "],
-        ),
-        (&["run", "--masquerade-all=yes"], 2, &["error: invalid value 'yes'"]),
-    ] {
-        let output = shunt(arguments);
-        let log = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
-        assert!(code == 0 || log.starts_with("error: ") && output.stdout.is_empty(), "{log}");
-        assert!(log.matches("(os error ").count() <= 1, "a reason comes twice: {log}");
-        for said in said {
-            assert!(log.contains(said), "{arguments:?}: {said} is not in\n{log}");
-        }
-    }
-}
-
 /// A person who types a command gets messages, not a log.
 #[test]
 fn commands_tell_people_what_is_wrong() {
@@ -212,20 +165,6 @@ fn commands_tell_people_what_is_wrong() {
     let found =
         "2-wrong-address.yaml:7: Service shop/wrong-address: spec.clusterIP = 10.96.0.256: not";
     assert!(told.lines().any(|l| l.starts_with("error: ") && l.contains(found)), "{told}");
-}
-
-#[test]
-fn help_for_people_has_no_flags_of_kube_proxy() {
-    for command in ["status", "cleanup"] {
-        let help = text(&shunt(&[command, "--help"]).stdout);
-        assert!(help.contains("--netns"), "{help}");
-        for absent in ["logging-format", "vmodule", "log-dir", "Flags of kube-proxy"] {
-            assert!(!help.contains(absent), "{absent} in\n{help}");
-        }
-    }
-    assert!(text(&shunt(&["run", "--help"]).stdout).contains("--vmodule"));
-    let help = text(&shunt(&["cleanup", "--help"]).stdout);
-    assert!(help.contains("IPVS"), "{help}");
 }
 
 /// Manifests of others are rendered before they are trusted.

@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 19] = files![
+const FILES: [(&str, &str); 20] = files![
     "affinity",
     "balancing",
     "check",
@@ -46,6 +46,7 @@ const FILES: [(&str, &str); 19] = files![
     "node_ports",
     "policies",
     "trace",
+    "usage",
 ];
 
 fn main() -> ExitCode {

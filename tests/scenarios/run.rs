@@ -433,6 +433,9 @@ fn says(output: &Output, exit: i32, with: &[String], without: &[String]) -> Resu
     let text = [&*output.stdout, &output.stderr].concat();
     let text = squeezed(&String::from_utf8_lossy(&text));
     ensure!(output.status.code() == Some(exit), "{}:\n{text}", output.status);
+    // Nothing is printed before an error.
+    let starts = |it: &String| !it.starts_with("error: ") || text.starts_with(it);
+    ensure!(with.first().is_none_or(starts), "something before the error:\n{text}");
     contains(&text, with, without)
 }
 
