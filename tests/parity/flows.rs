@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::{Key, Kind, Kubernetes};
-use shunt_testbed::{EndpointSlice, Flow, Host, Outcome, Protocol, Random, patience, seed};
+use shunt_testbed::{
+    EndpointSlice, Flow, Host, Outcome, Protocol, Random, Service, patience, seed,
+};
 
 use crate::exceptions;
-use crate::objects::full;
 use crate::world::{OTHER_TARGET as PORT, Side, World};
 
 const STEPS: usize = 12;
@@ -138,7 +139,7 @@ impl Objects {
             let policy = if self.local { "Local" } else { "Cluster" };
             let affinity = if self.affinity { "ClientIP" } else { "None" };
             world.put(
-                full("flows", 1)
+                Service::everywhere("flows", 11)
                     .spec(&format!("externalTrafficPolicy: {policy}"))
                     .spec(&format!("sessionAffinity: {affinity}")),
             )?;
@@ -190,9 +191,9 @@ impl Batch {
     fn random(id: usize, random: &mut Random) -> Self {
         let v4 = random.below(2) == 0;
         let frontends = if v4 {
-            ["10.96.1.1:80", "192.0.2.10:30010", "203.0.113.1:80"]
+            ["10.96.0.11:80", "192.0.2.10:30081", "203.0.113.11:80"]
         } else {
-            ["[fd00:96::1:1]:80", "[2001:db8:2::10]:30010", "[2001:db8:113::1]:80"]
+            ["[fd00:96::11]:80", "[2001:db8:2::10]:30081", "[2001:db8:113::11]:80"]
         };
         let to = random.one_of(&frontends).parse();
         Self {
@@ -207,7 +208,7 @@ impl Batch {
 impl Batch {
     /// Whether `externalTrafficPolicy` Local is about the flows.
     fn is_external(self) -> bool {
-        let cluster_ips = ["10.96.1.1", "fd00:96::1:1"];
+        let cluster_ips = ["10.96.0.11", "fd00:96::11"];
         !self.from_node && !cluster_ips.contains(&self.to.ip().to_string().as_str())
     }
 }

@@ -125,8 +125,7 @@ impl World {
 
     /// Replaces the endpoints of the Service.
     pub(crate) fn set_endpoints(&self, pods: &[&Host]) -> Result<()> {
-        let slices = EndpointSlice::pair("web", |slice| slice.all_protocols(TARGET).hosts(pods));
-        self.manifests.write("web-slices.yaml", slices)
+        self.manifests.write("web-slices.yaml", EndpointSlice::of("web", pods))
     }
 
     /// An agent of this version with [`CLUSTER_CIDR`] and more settings.

@@ -49,7 +49,7 @@ pub use expect::{Origin, Probe, Reached, Tally};
 pub use exposition::{Exposition, MetricFamily, Sample};
 pub use flow::{Flow, Question, probe, volley};
 pub use http::{HttpAnswer, http_get};
-pub use manifest::{EndpointSlice, ManifestDir, Node, Service};
+pub use manifest::{EndpointSlice, ManifestDir, Node, Object, Service};
 pub use netns::{Holder, Netns};
 pub use not_run::record_not_run;
 pub use occupier::Occupier;
