@@ -65,8 +65,10 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Puts paths in place of `$manifests` and `$config`.
+    /// Puts paths in place of `$manifests`, `$config` and `$fixtures`.
     pub(crate) fn with_paths(&self, text: &str) -> String {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+        let text = text.replace("$fixtures", fixtures);
         let text = text.replace("$config", &self.config().display().to_string());
         match &self.objects {
             Objects::Manifests(it) => text.replace("$manifests", &it.path().display().to_string()),
