@@ -4,13 +4,8 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result};
 use nfnetlink::Family;
-use nfnetlink::conntrack::{
-    Connection, Conntrack, Destination, Entry, Filter, ProtocolState, Status, Tuple,
-};
+use nfnetlink::conntrack::{Connection, Conntrack, Destination, Entry, Filter, Status, Tuple};
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, socket,
-};
 use shunt_testbed::Netns;
 
 use crate::wait_until_local;
@@ -81,25 +76,6 @@ fn connection_is_found_by_its_first_packet() -> Result<()> {
             let (sent, received) = answered.counters.context("no counters")?;
             assert_eq!((sent.packets, received.packets), (1, 1));
         }
-        Ok(())
-    })
-}
-
-#[test]
-fn unanswered_syn_is_seen_as_such() -> Result<()> {
-    node()?.run(|| {
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let client = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
-        use std::os::fd::AsRawFd as _;
-        let to: std::net::SocketAddrV4 = "192.0.2.77:80".parse()?;
-        let connected = connect(client.as_raw_fd(), &SockaddrStorage::from(to));
-        assert_eq!(connected, Err(Errno::EINPROGRESS));
-        let own: SockaddrStorage = getsockname(client.as_raw_fd())?;
-        let own = SocketAddr::V4((*own.as_sockaddr_in().context("no address")?).into());
-        let entry = get(TCP, own, "192.0.2.77:80")?.context("no entry")?;
-        assert_eq!(entry.state, Some(ProtocolState::SYN_SENT));
-        assert!(!entry.is_translated() && !entry.status.has(Status::ASSURED));
-        assert_eq!(get(TCP, own, "192.0.2.77:81")?, None);
         Ok(())
     })
 }
