@@ -160,7 +160,7 @@ fn agent_serves_the_node() -> Result<()> {
     let api = Standin::start()?;
     api.put(&Node::of(&lab.node).to_string())?;
     api.put(&Service::everywhere("web", 10).to_string())?;
-    api.put(&EndpointSlice::of("web", &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+    api.put(&EndpointSlice::of("web", &lab.pods()))?;
     let (gate, _) = api.reach(&lab.node)?;
     let containerd = Containerd::start(&lab.node)?;
     let archive = archive().context("no image")?.display().to_string();

@@ -84,7 +84,7 @@ fn put_services(world: &World<'_>) -> Result<()> {
                 .spec(&format!("externalTrafficPolicy: {external}"))
                 .spec("loadBalancerSourceRanges: [192.0.2.100/32, 10.244.0.0/16, 192.0.2.10/31]"),
         )?;
-        world.put(EndpointSlice::of(&name, &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+        world.put(EndpointSlice::of(&name, &lab.pods()))?;
     }
     for (name, number, hosts) in
         [("nowhere", 15, &[][..]), ("there", 16, &[&lab.pod3]), ("node", 17, &[&lab.node])]

@@ -150,7 +150,7 @@ impl Objects {
         let lab = &world.shunt.lab;
         for slice in [EndpointSlice::v4("flows"), EndpointSlice::v6("flows")] {
             let slice = slice.port("tcp", Protocol::Tcp, PORT).port("udp", Protocol::Udp, PORT);
-            let pods = [&lab.pod1, &lab.pod2, &lab.pod3].into_iter().zip(self.states);
+            let pods = lab.pods().into_iter().zip(self.states);
             let listed = pods.filter(|(_, state)| *state != State::Absent);
             let add = |slice: EndpointSlice, (pod, state): (&Host, State)| {
                 slice.host(pod, state.conditions())
@@ -158,7 +158,7 @@ impl Objects {
             world.put(listed.fold(slice, add))?;
         }
         for side in world.sides() {
-            let pods = [&side.lab.pod1, &side.lab.pod2, &side.lab.pod3];
+            let pods = side.lab.pods();
             pods.into_iter().zip(self.muted).try_for_each(|(pod, muted)| mute(pod, muted))?;
         }
         // The second is done after all that followed from the first, as the removal of entries.
@@ -569,7 +569,7 @@ fn endpoints(side: &Side) -> Result<BTreeMap<(Protocol, SocketAddr, SocketAddr),
             let destination = socket(&to[0], &ports[0])?;
             let reply: IpAddr = reply.parse()?;
             let lab = &side.lab;
-            let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
+            let pods = lab.pods();
             if let Some(pod) = pods.into_iter().find(|pod| pod.ips().any(|ip| ip == reply)) {
                 endpoints.insert((protocol, source, destination), pod.name.as_str());
             }

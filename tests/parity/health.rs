@@ -43,7 +43,7 @@ pub(crate) fn health_checks(kubernetes: &Kubernetes) -> Result<()> {
             .spec(&format!("healthCheckNodePort: {port}"))
     };
     world.put(service(31_999))?;
-    for hosts in [&[][..], &[&lab.pod1], &[&lab.pod1, &lab.pod2, &lab.pod3], &[&lab.pod3]] {
+    for hosts in [&[][..], &[&lab.pod1], &lab.pods(), &[&lab.pod3]] {
         world.put(EndpointSlice::of("s", hosts))?;
         world.settle()?;
         for address in ["192.0.2.10", "192.0.2.11", "2001:db8:2::10", "2001:db8:2::11"] {

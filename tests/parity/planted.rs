@@ -199,7 +199,7 @@ pub(crate) fn a_planted_rule_is_found(kubernetes: &Kubernetes) -> Result<()> {
         let name = format!("s{number}");
         let service = Service::everywhere(&name, number);
         world.put(service.spec(&format!("externalTrafficPolicy: {policy}")))?;
-        world.put(EndpointSlice::of(&name, &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+        world.put(EndpointSlice::of(&name, &lab.pods()))?;
     }
     let cells = world.cells()?;
     ensure!(cells.len() > 500, "only {} cells", cells.len());

@@ -9,39 +9,30 @@ use serde_json::{Map, Value, json};
 use shunt_testbed::Protocol;
 
 /// One document.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Scenario {
     /// A plain fact, as the name of a test.
     pub(crate) scenario: String,
     /// Fields of the KubeProxyConfiguration.
-    #[serde(default)]
     pub(crate) config: Map<String, Value>,
     /// Flags of the agent.
-    #[serde(default)]
     pub(crate) flags: Vec<String>,
     /// Addresses and ports of frontends that the kernel does not take from the agent.
-    #[serde(default)]
     pub(crate) kernel_refuses: Vec<String>,
     /// Hosts with a server on port 8080, or another port, as `node-1:30080`.
-    #[serde(default)]
     pub(crate) servers: Vec<String>,
     /// Commands for `ip -batch`, by host, before the agent starts.
-    #[serde(default)]
     pub(crate) ip: BTreeMap<String, String>,
     /// Both pods of the node are on one bridge, `cbr0`.
-    #[serde(default)]
     pub(crate) bridge: bool,
     /// The addresses of the Node, if they are not the primary ones; without any there is no Node.
     pub(crate) internal_ips: Option<Vec<String>>,
     /// Why kube-proxy is not expected to do the same, if it is not.
-    #[serde(default)]
     pub(crate) not_kube_proxy: Option<String>,
     /// Why neither shunt nor kube-proxy can do it with kube-apiserver, if so.
-    #[serde(default)]
     pub(crate) not_api: Option<String>,
     /// Objects that exist before the agent starts.
-    #[serde(default)]
     pub(crate) objects: Vec<Value>,
     pub(crate) steps: Vec<Step>,
 }
@@ -69,29 +60,9 @@ pub(crate) enum Step {
     /// Writes another configuration, and waits until shunt has applied it.
     Config(Map<String, Value>),
     /// Waits until a command of `shunt` on the node says so.
-    Shunt {
-        run: String,
-        /// What the command reads.
-        #[serde(default)]
-        stdin: String,
-        #[serde(default)]
-        exit: i32,
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
-    /// Does this while `shunt trace` runs, and reads what that has seen.
-    Trace {
-        run: String,
-        steps: Vec<Step>,
-        #[serde(default)]
-        exit: i32,
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    Shunt(Said),
+    /// Does the steps while `shunt trace` runs, and reads what that has seen.
+    Trace(Said),
     /// Waits until a GET of the client is answered with these texts.
     Http(BTreeMap<String, Vec<String>>),
     /// Changes rules of hosts.
@@ -101,19 +72,9 @@ pub(crate) enum Step {
     /// Sets sysctls of hosts.
     Sysctl(BTreeMap<String, BTreeMap<String, String>>),
     /// Text that `nft list ruleset` on the node prints, and text that it does not.
-    Rules {
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    Rules(Said),
     /// The same, within half a minute.
-    RulesBecome {
-        #[serde(default)]
-        with: Vec<String>,
-        #[serde(default)]
-        without: Vec<String>,
-    },
+    RulesBecome(Said),
     /// Opens UDP sockets or TCP connections to all frontends of a target, from the client or another
     /// host; they keep this name.
     Open(BTreeMap<String, String>),
@@ -125,6 +86,19 @@ pub(crate) enum Step {
     Tracked(Vec<String>),
     /// Waits until open sockets have no entries any more, without sending.
     Untracked(Vec<String>),
+}
+
+/// What a command says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Said {
+    pub(crate) run: String,
+    /// What the command reads.
+    pub(crate) stdin: String,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) exit: i32,
+    pub(crate) with: Vec<String>,
+    pub(crate) without: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -152,6 +126,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Scenario>> {
             let name = document["scenario"].clone();
             let mut scenario: Scenario =
                 serde_path(substitute(&document, &variables)).with_context(|| name.to_string())?;
+            ensure!(!scenario.steps.is_empty(), "{name} has no steps");
             if several {
                 scenario.scenario += &format!("_{}", number + 1);
             }

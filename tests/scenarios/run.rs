@@ -15,7 +15,7 @@ use shunt_testbed::{
 };
 
 use crate::expect::{Sessions, Targets, cells, check};
-use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
+use crate::language::{AgentStep, Expected, Said, Scenario, Selection, Step};
 use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
 use crate::subject::{Kind, Process, SHUNT, Source, key};
 
@@ -75,13 +75,9 @@ impl Targets for World<'_> {
 
     fn host(&self, name: &str) -> Result<&Host> {
         let name = if name == "node" { "node-1" } else { name };
-        let found = hosts(&self.lab).into_iter().find(|host| host.name == name);
+        let found = self.lab.hosts().into_iter().find(|host| host.name == name);
         found.with_context(|| format!("there is no host {name:?}"))
     }
-}
-
-fn hosts(lab: &Topology) -> [&Host; 6] {
-    [&lab.client, &lab.node, &lab.node2, &lab.pod1, &lab.pod2, &lab.pod3]
 }
 
 impl<'a> World<'a> {
@@ -173,23 +169,24 @@ impl<'a> World<'a> {
                 self.wait_for_metrics(|scraped| sample(scraped, RELOADS) > before)?;
                 self.settle()
             }
-            Step::Shunt { run, stdin, exit, with, without } => eventually(|| {
-                let mut command = self.shunt(run);
+            Step::Shunt(said) => eventually(|| {
+                let mut command = self.shunt(&said.run);
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
                 let mut child = command.spawn()?;
-                child.stdin.take().context("no stdin")?.write_all(stdin.as_bytes())?;
-                says(&child.wait_with_output()?, *exit, with, without)
+                child.stdin.take().context("no stdin")?.write_all(said.stdin.as_bytes())?;
+                said.is(&child.wait_with_output()?)
             }),
-            Step::Trace { run, steps, exit, with, without } => {
-                let mut command = self.shunt(&format!("trace {run}"));
+            Step::Trace(said) => {
+                let mut command = self.shunt(&format!("trace {}", said.run));
                 let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
                 let done = eventually(|| self.rules(&["shunt-trace".to_owned()], &[]));
-                let done = done.and_then(|()| steps.iter().try_for_each(|step| self.step(step)));
+                let done =
+                    done.and_then(|()| said.steps.iter().try_for_each(|step| self.step(step)));
                 if done.is_err() {
                     child.kill()?;
                 }
                 let output = child.wait_with_output()?;
-                done.and_then(|()| says(&output, *exit, with, without))
+                done.and_then(|()| said.is(&output))
                     .and_then(|()| self.rules(&[], &["shunt-trace".to_owned()]))
             }
             Step::Http(questions) => questions.iter().try_for_each(|(to, with)| {
@@ -211,8 +208,8 @@ impl<'a> World<'a> {
                 let settings: Vec<_> = settings.iter().map(|(it, to)| (&**it, &**to)).collect();
                 self.host(host)?.sysctl(&settings)
             }),
-            Step::Rules { with, without } => self.rules(with, without),
-            Step::RulesBecome { with, without } => eventually(|| self.rules(with, without)),
+            Step::Rules(said) => self.rules(&said.with, &said.without),
+            Step::RulesBecome(said) => eventually(|| self.rules(&said.with, &said.without)),
             Step::Open(flows) => flows.iter().try_for_each(|(name, to)| self.open(name, to)),
             Step::Flows(expected) => self.ask(expected, Duration::ZERO),
             Step::FlowsBecome(expected) => self.ask(expected, patience(CONVERGENCE)),
@@ -308,7 +305,7 @@ impl<'a> World<'a> {
 
     fn apply(&mut self, objects: &[Value]) -> Result<()> {
         for object in objects {
-            for object in expand(object, &hosts(&self.lab))? {
+            for object in expand(object, &self.lab.hosts())? {
                 self.put(&object)?;
             }
         }
@@ -429,14 +426,17 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn says(output: &Output, exit: i32, with: &[String], without: &[String]) -> Result<()> {
-    let text = [&*output.stdout, &output.stderr].concat();
-    let text = squeezed(&String::from_utf8_lossy(&text));
-    ensure!(output.status.code() == Some(exit), "{}:\n{text}", output.status);
-    // Nothing is printed before an error.
-    let starts = |it: &String| !it.starts_with("error: ") || text.starts_with(it);
-    ensure!(with.first().is_none_or(starts), "something before the error:\n{text}");
-    contains(&text, with, without)
+impl Said {
+    /// Fails unless this is what a command printed.
+    fn is(&self, output: &Output) -> Result<()> {
+        let text = [&*output.stdout, &output.stderr].concat();
+        let text = squeezed(&String::from_utf8_lossy(&text));
+        ensure!(output.status.code() == Some(self.exit), "{}:\n{text}", output.status);
+        // Nothing is printed before an error.
+        let starts = |it: &String| !it.starts_with("error: ") || text.starts_with(it);
+        ensure!(self.with.first().is_none_or(starts), "something before the error:\n{text}");
+        contains(&text, &self.with, &self.without)
+    }
 }
 
 fn contains(text: &str, with: &[String], without: &[String]) -> Result<()> {

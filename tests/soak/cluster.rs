@@ -35,7 +35,7 @@ impl Cluster {
         cluster.put_node("a")?;
         // The Service that does not change, with every kind of frontend.
         cluster.api.put(Service::everywhere("stable", 10))?;
-        let pods = [&cluster.lab.pod1, &cluster.lab.pod2, &cluster.lab.pod3];
+        let pods = cluster.lab.pods();
         cluster.api.put(EndpointSlice::of("stable", &pods))?;
         let mut random = Random::new(0);
         for n in 0..services {
