@@ -3,19 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory as _, Parser as _};
 use shunt::agent::args::normalized;
 use shunt::commands::args::Arguments;
-
-fn repository(path: impl AsRef<Path>) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(repository(path)).unwrap()
-}
+use shunt_testbed::{read, repository};
 
 /// Returns the code of a page: lines of blocks, and spans.
 fn code(page: &str) -> Vec<String> {
@@ -72,7 +64,7 @@ fn commands_and_their_flags_exist() {
     }
     let (mut commands, mut faults) = (0, Vec::new());
     for page in &pages {
-        for line in code(&read(page)) {
+        for line in code(&read(page).unwrap()) {
             let Some(command) = command_of_agent(&line) else { continue };
             let command = PLACEHOLDERS
                 .iter()
@@ -100,9 +92,10 @@ fn flags_fields_and_metrics_for_those_who_come_from_kube_proxy_exist() {
     let command = Arguments::command();
     let run = command.find_subcommand("run").unwrap();
     let flags: BTreeSet<&str> = run.get_arguments().filter_map(|it| it.get_long()).collect();
-    let (fields, metrics) = (read("docs/configuration.md"), read("docs/metrics.md"));
+    let (fields, metrics) =
+        (read("docs/configuration.md").unwrap(), read("docs/metrics.md").unwrap());
     let mut found = BTreeMap::<&str, usize>::new();
-    for line in code(&read("docs/from-kube-proxy.md")) {
+    for line in code(&read("docs/from-kube-proxy.md").unwrap()) {
         let section = line.split('.').next().unwrap_or_default();
         let is_field = ["ipvs", "iptables", "nftables", "conntrack", "shunt"].contains(&section);
         let (what, exists) = if let Some(flag) = line.strip_prefix("--") {

@@ -109,15 +109,6 @@ fn each_command_has_a_man_page_that_renders() {
     }
 }
 
-#[test]
-fn folder_that_is_missing_is_named() {
-    let arguments = ["man", "/nonexistent/folder"];
-    let output = Command::new(env!("CARGO_BIN_EXE_shunt")).args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let expected = "error: cannot write the man page /nonexistent/folder/shunt.1: No such file";
-    assert!(!output.status.success() && said.starts_with(expected), "{said}");
-}
-
 /// Renders a page without warnings, where man is installed.
 fn renders(page: &Path) {
     if !is_installed("man") || !is_installed("groff") {

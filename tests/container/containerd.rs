@@ -7,16 +7,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shunt_testbed::{Netns, TempDir, patience};
-
-/// How long the agent and containerd may take for what they do at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+use shunt_testbed::{Netns, TempDir, eventually};
 
 const PROGRAMS: [&str; 4] = ["containerd", "ctr", "containerd-shim-runc-v2", "runc"];
 
@@ -92,12 +87,7 @@ impl Containerd {
 
     /// Waits for a condition.
     pub(crate) fn wait(&self, what: &str, condition: impl Fn() -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !condition() {
-            ensure!(start.elapsed() < patience(PATIENCE), "no {what}\n{}", self.logs());
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        eventually(what, || Ok(condition().then_some(()))).with_context(|| self.logs())
     }
 
     /// Where a container that prints to `ctr` does so: they do not share /run.

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use shunt::source::spanned_yaml;
 use shunt_fake_apiserver::{Standin, TOKEN, run_trials, trial};
-use shunt_testbed::{EndpointSlice, Host, Node, Protocol, Service, Topology, http_get};
+use shunt_testbed::{EndpointSlice, Node, Service, Topology, http_get};
 
 use containerd::Containerd;
 
@@ -154,23 +154,13 @@ fn process(lab: &Topology) -> Result<u64> {
     status["process"].as_u64().context("no process")
 }
 
-/// With a node port.
-fn service() -> Service {
-    let service = Service::new("web").cluster_ips(&["10.96.0.10", "fd00:96::10"]);
-    service.spec("ipFamilyPolicy: RequireDualStack").node_port("tcp", Protocol::Tcp, 80, 30080)
-}
-
-fn slices(hosts: &[&Host]) -> String {
-    EndpointSlice::pair("web", |slice| slice.port("tcp", Protocol::Tcp, TARGET).hosts(hosts))
-}
-
 fn agent_serves_the_node() -> Result<()> {
     let lab = Topology::new()?;
     let _servers = lab.serve(TARGET)?;
     let api = Standin::start()?;
     api.put(&Node::of(&lab.node).to_string())?;
-    api.put(&service().to_string())?;
-    api.put(&slices(&[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+    api.put(&Service::everywhere("web", 10).to_string())?;
+    api.put(&EndpointSlice::of("web", &lab.pods()))?;
     let (gate, _) = api.reach(&lab.node)?;
     let containerd = Containerd::start(&lab.node)?;
     let archive = archive().context("no image")?.display().to_string();
@@ -199,7 +189,7 @@ fn agent_serves_the_node() -> Result<()> {
         client().tcp(to).times(MANY).reaches(&PODS);
     }
     lab.from(&lab.client).tcp("192.0.2.10:30080").times(MANY).reaches(&PODS).source_masqueraded();
-    api.put(&slices(&[&lab.pod2]))?;
+    api.put(&EndpointSlice::of("web", &[&lab.pod2]))?;
     client().tcp(CLUSTER_IP).eventually().reaches(&["pod-2"]);
 
     let status = exec(&containerd, &["shunt", "status"])?;

@@ -7,12 +7,10 @@ mod manifests;
 mod monitoring;
 mod pages;
 
-use std::fs;
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use serde_json::Value;
 use shunt::source::spanned_yaml;
+use shunt_testbed::{read, repository};
 
 /// The agent's binary.
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
@@ -31,15 +29,6 @@ const RENDERED: [&str; 11] = [
     "tests/fixtures/chart/talos.yaml",
     "deploy/guides/check.yaml",
 ];
-
-/// A file of the repository.
-fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(repository(path)).with_context(|| format!("cannot read {path}"))
-}
 
 /// The objects of a file.
 fn objects(path: &str) -> Result<Vec<Value>> {

@@ -7,13 +7,11 @@
 mod manifests;
 mod moves;
 mod nodes;
-mod shell;
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use shunt_testbed::{read, repository};
 
 /// What the guides for all platforms share.
 const SHARED: &str = "deploy/guides/node-by-node.md";
@@ -32,15 +30,6 @@ fn main() -> ExitCode {
             ("verification", nodes::verification),
         ],
     )
-}
-
-/// A file of the repository.
-fn repository(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(repository(path)).with_context(|| format!("cannot read {path}"))
 }
 
 /// Returns the script of a guide that begins with a line: from that line to the end of its block,

@@ -1,9 +1,8 @@
 //! The manifests that people apply.
 
 use anyhow::Result;
-use shunt_fake_apiserver::Kubernetes;
+use shunt_fake_apiserver::{Kubernetes, Shell};
 
-use crate::shell::Shell;
 use crate::{read, repository};
 
 /// The kinds of the Prometheus operator, which a cluster may have; `tests/deploy` looks at their fields.

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use serde_json::Value;
-use shunt_fake_apiserver::Kubernetes;
+use shunt_fake_apiserver::{Kubernetes, Shell};
 
-use crate::shell::Shell;
 use crate::{SHARED, read, script};
 
 const QUICK_START: &str = "docs/quick-start.md";

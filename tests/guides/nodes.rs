@@ -1,14 +1,12 @@
 //! What the guides have run on nodes and in pods, as far as the API server sees it.
 
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::Kubernetes;
+use shunt_fake_apiserver::{Kubernetes, Shell, everything};
+use shunt_testbed::eventually;
 
-use crate::shell::{Shell, everything};
 use crate::{SHARED, script};
 
 /// What helm prints after an installation.
@@ -16,25 +14,16 @@ const NOTES: &str = "deploy/chart/templates/NOTES.txt";
 const QUICK_START: &str = "docs/quick-start.md";
 const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: node-1}}";
 
-/// How long kubectl may take for each step.
-const PATIENCE: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(50);
-
 /// Runs a script that makes a pod and waits for its end. Plays the kubelet for it, which says that
 /// the pod failed; then the pod must be gone. Returns the pod as it was made.
 fn with_pod(shell: &Shell<'_>, namespace: &str, script: &str) -> Result<Value> {
     let mut command: Command = shell.command(script);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let list = format!("kubectl -n {namespace} get pods -o json");
-    let deadline = Instant::now() + PATIENCE;
-    let pod = loop {
+    let pod = eventually(format_args!("a pod that is made by {script}"), || {
         let pods: Value = serde_json::from_str(&shell.run(&list)?)?;
-        if let Some(pod) = pods["items"].get(0) {
-            break pod.clone();
-        }
-        ensure!(Instant::now() < deadline, "no pod is made by {script}");
-        thread::sleep(POLL);
-    };
+        Ok(pods["items"].get(0).cloned())
+    })?;
     let name = pod["metadata"]["name"].as_str().context("a pod without name")?;
     shell.run(&format!(
         "kubectl -n {namespace} patch pod {name} --subresource=status \

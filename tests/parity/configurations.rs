@@ -2,9 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::{Protocol, Service};
+use shunt_testbed::{EndpointSlice, Protocol, Service};
 
-use crate::objects::{full, slices};
 use crate::world::{CLUSTER_CIDR, World};
 
 /// Each with the settings that it needs beside it.
@@ -33,11 +32,11 @@ const SETTINGS: [(&str, bool); 17] = [
 ];
 
 /// The pairs of internal and external policies, with the numbers of their Services.
-const POLICIES: [(u8, &str, &str); 4] = [
-    (1, "Cluster", "Cluster"),
-    (2, "Local", "Local"),
-    (3, "Cluster", "Local"),
-    (4, "Local", "Cluster"),
+const POLICIES: [(u16, &str, &str); 4] = [
+    (11, "Cluster", "Cluster"),
+    (12, "Local", "Local"),
+    (13, "Cluster", "Local"),
+    (14, "Local", "Cluster"),
 ];
 
 /// Every kind of frontend and policy, under each of these settings.
@@ -80,21 +79,21 @@ fn put_services(world: &World<'_>) -> Result<()> {
     for (number, internal, external) in POLICIES {
         let name = format!("s{number}");
         world.put(
-            full(&name, number)
+            Service::everywhere(&name, number)
                 .spec(&format!("internalTrafficPolicy: {internal}"))
                 .spec(&format!("externalTrafficPolicy: {external}"))
                 .spec("loadBalancerSourceRanges: [192.0.2.100/32, 10.244.0.0/16, 192.0.2.10/31]"),
         )?;
-        world.put(slices(&name, &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+        world.put(EndpointSlice::of(&name, &lab.pods()))?;
     }
     for (name, number, hosts) in
-        [("nowhere", 5, &[][..]), ("there", 6, &[&lab.pod3]), ("node", 7, &[&lab.node])]
+        [("nowhere", 15, &[][..]), ("there", 16, &[&lab.pod3]), ("node", 17, &[&lab.node])]
     {
-        world.put(full(name, number).spec("externalTrafficPolicy: Local"))?;
-        world.put(slices(name, hosts))?;
+        world.put(Service::everywhere(name, number).spec("externalTrafficPolicy: Local"))?;
+        world.put(EndpointSlice::of(name, hosts))?;
     }
     let own = Service::new("own").cluster_ips(&["10.96.7.7"]).port("tcp", Protocol::Tcp, 99);
     world.put(own.external_ips(&["192.0.2.11"]))?;
-    world.put(slices("own", &[&lab.pod1, &lab.pod3]))?;
+    world.put(EndpointSlice::of("own", &[&lab.pod1, &lab.pod3]))?;
     Ok(())
 }

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::{Key, Kind, Kubernetes};
-use shunt_testbed::{EndpointSlice, Flow, Host, Outcome, Protocol, Random, patience, seed};
+use shunt_testbed::{
+    EndpointSlice, Flow, Host, Outcome, Protocol, Random, Service, patience, seed,
+};
 
 use crate::exceptions;
-use crate::objects::full;
 use crate::world::{OTHER_TARGET as PORT, Side, World};
 
 const STEPS: usize = 12;
@@ -138,7 +139,7 @@ impl Objects {
             let policy = if self.local { "Local" } else { "Cluster" };
             let affinity = if self.affinity { "ClientIP" } else { "None" };
             world.put(
-                full("flows", 1)
+                Service::everywhere("flows", 11)
                     .spec(&format!("externalTrafficPolicy: {policy}"))
                     .spec(&format!("sessionAffinity: {affinity}")),
             )?;
@@ -149,7 +150,7 @@ impl Objects {
         let lab = &world.shunt.lab;
         for slice in [EndpointSlice::v4("flows"), EndpointSlice::v6("flows")] {
             let slice = slice.port("tcp", Protocol::Tcp, PORT).port("udp", Protocol::Udp, PORT);
-            let pods = [&lab.pod1, &lab.pod2, &lab.pod3].into_iter().zip(self.states);
+            let pods = lab.pods().into_iter().zip(self.states);
             let listed = pods.filter(|(_, state)| *state != State::Absent);
             let add = |slice: EndpointSlice, (pod, state): (&Host, State)| {
                 slice.host(pod, state.conditions())
@@ -157,7 +158,7 @@ impl Objects {
             world.put(listed.fold(slice, add))?;
         }
         for side in world.sides() {
-            let pods = [&side.lab.pod1, &side.lab.pod2, &side.lab.pod3];
+            let pods = side.lab.pods();
             pods.into_iter().zip(self.muted).try_for_each(|(pod, muted)| mute(pod, muted))?;
         }
         // The second is done after all that followed from the first, as the removal of entries.
@@ -190,9 +191,9 @@ impl Batch {
     fn random(id: usize, random: &mut Random) -> Self {
         let v4 = random.below(2) == 0;
         let frontends = if v4 {
-            ["10.96.1.1:80", "192.0.2.10:30010", "203.0.113.1:80"]
+            ["10.96.0.11:80", "192.0.2.10:30081", "203.0.113.11:80"]
         } else {
-            ["[fd00:96::1:1]:80", "[2001:db8:2::10]:30010", "[2001:db8:113::1]:80"]
+            ["[fd00:96::11]:80", "[2001:db8:2::10]:30081", "[2001:db8:113::11]:80"]
         };
         let to = random.one_of(&frontends).parse();
         Self {
@@ -207,7 +208,7 @@ impl Batch {
 impl Batch {
     /// Whether `externalTrafficPolicy` Local is about the flows.
     fn is_external(self) -> bool {
-        let cluster_ips = ["10.96.1.1", "fd00:96::1:1"];
+        let cluster_ips = ["10.96.0.11", "fd00:96::11"];
         !self.from_node && !cluster_ips.contains(&self.to.ip().to_string().as_str())
     }
 }
@@ -568,7 +569,7 @@ fn endpoints(side: &Side) -> Result<BTreeMap<(Protocol, SocketAddr, SocketAddr),
             let destination = socket(&to[0], &ports[0])?;
             let reply: IpAddr = reply.parse()?;
             let lab = &side.lab;
-            let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
+            let pods = lab.pods();
             if let Some(pod) = pods.into_iter().find(|pod| pod.ips().any(|ip| ip == reply)) {
                 endpoints.insert((protocol, source, destination), pod.name.as_str());
             }

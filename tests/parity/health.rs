@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::{Exposition, HttpAnswer, http_get, patience};
+use shunt_testbed::{EndpointSlice, Exposition, HttpAnswer, Service, http_get, patience};
 
-use crate::objects::{full, slices};
 use crate::world::{Side, World};
 
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);
@@ -39,13 +38,13 @@ pub(crate) fn health_checks(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     let lab = &world.shunt.lab;
     let service = |port: u16| {
-        full("s", 1)
+        Service::everywhere("s", 11)
             .spec("externalTrafficPolicy: Local")
             .spec(&format!("healthCheckNodePort: {port}"))
     };
     world.put(service(31_999))?;
-    for hosts in [&[][..], &[&lab.pod1], &[&lab.pod1, &lab.pod2, &lab.pod3], &[&lab.pod3]] {
-        world.put(slices("s", hosts))?;
+    for hosts in [&[][..], &[&lab.pod1], &lab.pods(), &[&lab.pod3]] {
+        world.put(EndpointSlice::of("s", hosts))?;
         world.settle()?;
         for address in ["192.0.2.10", "192.0.2.11", "2001:db8:2::10", "2001:db8:2::11"] {
             for path in ["/", "/healthz"] {
@@ -89,8 +88,8 @@ pub(crate) fn health(kubernetes: &Kubernetes) -> Result<()> {
 /// The metrics of kube-proxy, and what else its server offers.
 pub(crate) fn metrics(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
-    world.put(full("s", 1))?;
-    world.put(slices("s", &[&world.shunt.lab.pod1, &world.shunt.lab.pod3]))?;
+    world.put(Service::everywhere("s", 11))?;
+    world.put(EndpointSlice::of("s", &[&world.shunt.lab.pod1, &world.shunt.lab.pod3]))?;
     world.settle()?;
     let families = |side: &Side| {
         let answer = http_get(&side.lab.node, METRICS, "/metrics")?;

@@ -11,7 +11,6 @@ mod difference;
 mod exceptions;
 mod flows;
 mod health;
-mod objects;
 mod planted;
 mod sequences;
 mod targets;

@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail, ensure};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::{Protocol, Random};
+use shunt_testbed::{EndpointSlice, Protocol, Random, Service};
 
 use crate::difference::{Cell, Compared, Round, Tally, differences};
 use crate::exceptions::reason_of_flow;
 use crate::flows::{self, Objects, Observed, State};
-use crate::objects::{full, slices};
 use crate::targets::Target;
 use crate::world::World;
 
@@ -196,10 +195,11 @@ fn expect_one(seed: u64, made: Made, planted: usize) -> Result<()> {
 pub(crate) fn a_planted_rule_is_found(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     let lab = &world.shunt.lab;
-    for (number, policy) in [(1, "Cluster"), (2, "Local"), (3, "Cluster"), (4, "Local")] {
+    for (number, policy) in [(11, "Cluster"), (12, "Local"), (13, "Cluster"), (14, "Local")] {
         let name = format!("s{number}");
-        world.put(full(&name, number).spec(&format!("externalTrafficPolicy: {policy}")))?;
-        world.put(slices(&name, &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
+        let service = Service::everywhere(&name, number);
+        world.put(service.spec(&format!("externalTrafficPolicy: {policy}")))?;
+        world.put(EndpointSlice::of(&name, &lab.pods()))?;
     }
     let cells = world.cells()?;
     ensure!(cells.len() > 500, "only {} cells", cells.len());
@@ -207,13 +207,13 @@ pub(crate) fn a_planted_rule_is_found(kubernetes: &Kubernetes) -> Result<()> {
         "table inet planted {
              chain c {
                  type filter hook prerouting priority -350
-                 ip6 saddr 2001:db8:2::20 ip6 daddr 2001:db8:51::4 udp dport 80 drop
+                 ip6 saddr 2001:db8:2::20 ip6 daddr 2001:db8:51::14 udp dport 80 drop
              }
          }",
     )?;
     let found = world.differences(&cells)?;
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let place = "s4 | node-2 | [2001:db8:51::4]:80/UDP |";
+    let place = "s14 | node-2 | [2001:db8:51::14]:80/UDP |";
     ensure!(found.len() == 1 && found[0].starts_with(place), "{found:#?}, not {place}");
     Ok(())
 }

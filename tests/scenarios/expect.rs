@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use shunt_testbed::{Host, Outcome, Protocol, Topology, patience};
+use shunt_testbed::{Host, Protocol, Topology, patience};
 
 use crate::explain::{Explanation, compare};
 use crate::language::{Expected, Selection, Source};
@@ -192,30 +192,18 @@ impl Cell<'_> {
                     // The connections that exist now change nothing.
                     self.explained(lab)?;
                 }
+                let has = |host: &Host, ip: IpAddr| host.ips().any(|own| own == ip);
+                let kept = |ip| chosen.map_or_else(|| has(self.from, ip), |chosen| chosen == ip);
+                let is_hidden =
+                    |ip| has(&lab.node, ip) && (self.source.is_some() || Some(ip) != secondary);
                 // What a pod sends to itself needs the masquerade.
-                let own = if self.from.name == lab.node.name { "" } else { &self.from.name };
-                match source {
-                    Source::Any => {}
-                    Source::Preserved => {
-                        if servers.contains(&own) {
-                            reached.at(own).source_masqueraded();
-                        }
-                        if servers != [own] {
-                            reached.not_at(own).source_preserved();
-                        }
-                    }
-                    Source::Masqueraded => {
-                        let reached = reached.source_masqueraded();
-                        for (outcome, _) in &reached.tally().counts {
-                            let kept = matches!(outcome, Outcome::Reached { source, .. } if self.source.is_none() && Some(*source) == secondary);
-                            assert!(
-                                !kept,
-                                "from {} to {}: not masqueraded, {outcome}",
-                                self.from, self.to
-                            );
-                        }
-                    }
-                }
+                let to_itself = |server: &str| server == self.from.name && server != lab.node.name;
+                drop(reached.sources(&format!("{source:?}"), |server, ip| match source {
+                    Source::Any => true,
+                    Source::Preserved if to_itself(server) => has(&lab.node, ip),
+                    Source::Preserved => kept(ip),
+                    Source::Masqueraded => is_hidden(ip),
+                }));
             }
             Expected::Stick(servers) => {
                 let first = probe.tally(1, patience(ANSWER))?;

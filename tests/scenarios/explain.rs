@@ -133,7 +133,6 @@ pub(crate) fn compare(
 /// The host that has an address.
 fn name<'a>(lab: &'a Topology, address: &Value) -> &'a str {
     let address: Option<IpAddr> = address.as_str().and_then(|it| it.parse().ok());
-    let hosts = [&lab.node, &lab.node2, &lab.client, &lab.pod1, &lab.pod2, &lab.pod3];
-    let owner = hosts.into_iter().find(|host| host.ips().any(|ip| Some(ip) == address));
+    let owner = lab.hosts().into_iter().find(|host| host.ips().any(|ip| Some(ip) == address));
     owner.map_or("nobody", |host| &host.name)
 }

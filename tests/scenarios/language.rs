@@ -9,16 +9,14 @@ use serde_json::{Map, Value, json};
 use shunt_testbed::Protocol;
 
 /// One document.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Scenario {
     /// A plain fact, as the name of a test.
     pub(crate) scenario: String,
     /// Fields of the KubeProxyConfiguration.
-    #[serde(default)]
     pub(crate) config: Map<String, Value>,
     /// Flags of the agent.
-    #[serde(default)]
     pub(crate) flags: Vec<String>,
     /// Shell commands of the process that then becomes the agent.
     #[serde(default)]
@@ -26,24 +24,18 @@ pub(crate) struct Scenario {
     /// The objects come from an API server in any case, and kube-proxy need not do the same.
     pub(crate) api: Option<ApiServer>,
     /// Hosts with a server on port 8080, or another port, as `node-1:30080`.
-    #[serde(default)]
     pub(crate) servers: Vec<String>,
     /// Commands for `ip -batch`, by host, before the agent starts.
-    #[serde(default)]
     pub(crate) ip: BTreeMap<String, String>,
     /// Both pods of the node are on one bridge, `cbr0`.
-    #[serde(default)]
     pub(crate) bridge: bool,
     /// The addresses of the Node, if they are not the primary ones; without any there is no Node.
     pub(crate) internal_ips: Option<Vec<String>>,
     /// Why kube-proxy is not expected to do the same, if it is not.
-    #[serde(default)]
     pub(crate) not_kube_proxy: Option<String>,
     /// Why neither shunt nor kube-proxy can do it with kube-apiserver, if so.
-    #[serde(default)]
     pub(crate) not_api: Option<String>,
     /// Objects that exist before the agent starts.
-    #[serde(default)]
     pub(crate) objects: Vec<Value>,
     pub(crate) steps: Vec<Step>,
 }
@@ -188,6 +180,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Scenario>> {
             let name = document["scenario"].clone();
             let mut scenario: Scenario =
                 serde_path(substitute(&document, &variables)).with_context(|| name.to_string())?;
+            ensure!(!scenario.steps.is_empty(), "{name} has no steps");
             if several {
                 scenario.scenario += &format!("_{}", number + 1);
             }

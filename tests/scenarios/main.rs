@@ -26,7 +26,7 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 23] = files![
+const FILES: [(&str, &str); 24] = files![
     "affinity",
     "agent",
     "api",
@@ -50,6 +50,7 @@ const FILES: [(&str, &str); 23] = files![
     "people",
     "policies",
     "trace",
+    "usage",
 ];
 
 fn main() -> ExitCode {

@@ -17,20 +17,16 @@ const NUMBER: u16 = 10;
 /// A Service on all kinds of frontends, protocols and families, whose addresses follow from its number:
 /// 10 has the ClusterIPs 10.96.0.10 and fd00:96::10, the externalIPs 198.51.100.10 and
 /// 2001:db8:51::10, the VIPs 203.0.113.10 and 2001:db8:113::10, port 80 and node port 30080.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct ShortService {
     service: String,
     /// Otherwise that at the end of the name, as in `web-11`.
     number: Option<u16>,
     /// Words of a [`Selection`]: which of its frontends, protocols and families it has.
-    #[serde(default)]
     only: String,
-    #[serde(default)]
     metadata: Map<String, Value>,
-    #[serde(default)]
     spec: Map<String, Value>,
-    #[serde(default)]
     status: Map<String, Value>,
     /// With slices of these endpoints.
     endpoints: Option<Vec<String>>,
@@ -80,10 +76,9 @@ impl ShortService {
         let has = |frontend| selection.frontends.contains(&frontend);
         let ips = |frontend| addresses(frontend, self.number(), &selection);
         let ports = selection.protocols.iter().map(|protocol| {
-            let mut port =
-                json!({"name": name_of(*protocol), "protocol": protocol.to_string(), "port": 80});
+            let mut port = port(*protocol, 80);
             if has(Frontend::NodePort) {
-                port["nodePort"] = node_port(self.number()).into();
+                port["nodePort"] = (30_070 + self.number()).into();
             }
             port
         });
@@ -130,9 +125,8 @@ impl ShortSlices {
     fn objects(&self, hosts: &[&Host]) -> Result<Vec<Value>> {
         let Selection { protocols, ipv4, ipv6, .. } =
             Selection::parse(self.only.split_whitespace())?;
-        let port =
-            |p: &Protocol| json!({"name": name_of(*p), "protocol": p.to_string(), "port": TARGET});
-        let ports = self.ports.clone().unwrap_or_else(|| protocols.iter().map(port).collect());
+        let own = || protocols.iter().map(|protocol| port(*protocol, TARGET)).collect();
+        let ports = self.ports.clone().unwrap_or_else(own);
         let families = [(ipv4, "v4", "IPv4"), (ipv6, "v6", "IPv6")];
         let families = families.into_iter().filter(|(wanted, ..)| *wanted);
         families
@@ -172,12 +166,10 @@ fn endpoint(text: &str, hosts: &[&Host], ipv4: bool) -> Result<Value> {
     Ok(fields)
 }
 
-fn name_of(protocol: Protocol) -> String {
-    protocol.to_string().to_lowercase()
-}
-
-fn node_port(number: u16) -> u16 {
-    30_070 + number
+/// A port with the name of its protocol.
+fn port(protocol: Protocol, port: u16) -> Value {
+    let protocol = protocol.to_string();
+    json!({"name": protocol.to_lowercase(), "protocol": protocol, "port": port})
 }
 
 fn addresses(frontend: Frontend, number: u16, selection: &Selection) -> Vec<String> {
@@ -245,14 +237,6 @@ pub(crate) fn frontends_of(
     number: u16,
     selection: &Selection,
 ) -> Result<Vec<(Protocol, SocketAddr)>> {
-    let service = ShortService {
-        service: "any".to_owned(),
-        number: Some(number),
-        only: String::new(),
-        metadata: Map::new(),
-        spec: Map::new(),
-        status: Map::new(),
-        endpoints: None,
-    };
+    let service = ShortService { number: Some(number), ..ShortService::default() };
     frontends(&service.object()?, selection)
 }

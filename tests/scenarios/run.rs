@@ -79,13 +79,9 @@ impl Targets for World<'_> {
 
     fn host(&self, name: &str) -> Result<&Host> {
         let name = if name == "node" { "node-1" } else { name };
-        let found = hosts(&self.lab).into_iter().find(|host| host.name == name);
+        let found = self.lab.hosts().into_iter().find(|host| host.name == name);
         found.with_context(|| format!("there is no host {name:?}"))
     }
-}
-
-fn hosts(lab: &Topology) -> [&Host; 6] {
-    [&lab.client, &lab.node, &lab.node2, &lab.pod1, &lab.pod2, &lab.pod3]
 }
 
 impl<'a> World<'a> {
@@ -315,7 +311,7 @@ impl<'a> World<'a> {
 
     fn filled(&self, text: &str) -> String {
         let pid = self.process.as_ref().and_then(|it| it.shunt().ok()).map_or(0, |it| it.pid());
-        let text = hosts(&self.lab).iter().fold(text.to_owned(), |text, host| {
+        let text = self.lab.hosts().iter().fold(text.to_owned(), |text, host| {
             text.replace(&format!("$netns/{}", host.name), &host.path().display().to_string())
         });
         self.source.with_paths(&text.replace("$pid", &pid.to_string()))
@@ -404,7 +400,7 @@ impl<'a> World<'a> {
                 self.delete(name)?;
                 continue;
             }
-            for object in expand(object, &hosts(&self.lab))? {
+            for object in expand(object, &self.lab.hosts())? {
                 self.put(&object)?;
             }
         }
@@ -538,6 +534,9 @@ fn says(output: &Output, run: &Run) -> Result<()> {
     let text = [&*output.stdout, &output.stderr].concat();
     let text = squeezed(&String::from_utf8_lossy(&text));
     ensure!(output.status.code() == Some(run.exit), "{}:\n{text}", output.status);
+    // Nothing is printed before an error.
+    let starts = |it: &String| !it.starts_with("error: ") || text.starts_with(it);
+    ensure!(run.with.first().is_none_or(starts), "something before the error:\n{text}");
     contains(&text, &run.with, &run.without)
 }
 

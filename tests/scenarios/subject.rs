@@ -87,6 +87,7 @@ impl Source {
             ("$shunt", SHUNT.into()),
             ("$config", self.config()),
             ("$folder", folder),
+            ("$fixtures", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures").into()),
             ("$preload", preload.with_file_name("libshunt_fault_preload.so")),
         ];
         paths.push(match &self.objects {

@@ -1,37 +1,28 @@
 //! The agent of the node, one after the other, and how much memory each takes.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::ChainName;
-use shunt_testbed::{Agent, AgentBuilder, HEALTH_PORT, Host, Netns};
+use shunt_fake_apiserver::Kubeconfig;
+use shunt_testbed::{Agent, AgentBuilder, CLUSTER_CIDR, HEALTH_PORT, Host, Netns};
 
 use crate::cluster::Cluster;
 use crate::report::Growth;
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
-const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 /// Chains that nothing needs are deleted a second after the last commit.
 const CALM: Duration = Duration::from_secs(2);
-/// How often memory is looked at.
-const EVERY: Duration = Duration::from_millis(500);
 
 /// All processes of the soak.
 pub(crate) struct Agents {
-    inner: Arc<Mutex<Inner>>,
-    sampler: Option<JoinHandle<()>>,
-}
-
-struct Inner {
     current: Option<Agent>,
     /// The memory of the one that runs.
     samples: Vec<u64>,
     /// Transactions of those that ended in good order.
     commits: f64,
-    over: bool,
 }
 
 /// How an agent ends.
@@ -46,74 +37,75 @@ pub(crate) enum End {
 impl Agents {
     /// Starts the first, and waits until it is ready.
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
-        let agent = builder(cluster, true)?.start()?;
-        let inner = Arc::new(Mutex::new(Inner {
-            current: Some(agent),
-            samples: Vec::new(),
-            commits: 0.0,
-            over: false,
-        }));
-        let sampled = Arc::clone(&inner);
-        let sampler = thread::Builder::new().name("memory".into()).spawn(move || {
-            loop {
-                thread::sleep(EVERY);
-                let mut inner = lock(&sampled);
-                if inner.over {
-                    return;
-                }
-                inner.sample();
-            }
-        })?;
-        Ok(Self { inner, sampler: Some(sampler) })
+        let current = Some(builder(cluster, true)?.start()?);
+        Ok(Self { current, samples: Vec::new(), commits: 0.0 })
     }
 
     /// Ends the agent and starts another, which owns its tables or shares them. `meanwhile` is done
     /// while none runs. The new one need not be ready yet.
     pub(crate) fn replace(
-        &self,
+        &mut self,
         cluster: &Cluster,
         end: End,
         owns: bool,
         meanwhile: Duration,
     ) -> Result<()> {
-        let mut inner = self.lock();
-        inner.end(end)?;
+        self.end(end)?;
         thread::sleep(meanwhile);
-        inner.take(builder(cluster, owns)?.spawn()?);
+        self.take(builder(cluster, owns)?.spawn()?);
         Ok(())
     }
 
     /// Starts another, which waits, and ends the one that runs.
-    pub(crate) fn overlap(&self, cluster: &Cluster, end: End, owns: bool) -> Result<()> {
-        let mut inner = self.lock();
+    pub(crate) fn overlap(&mut self, cluster: &Cluster, end: End, owns: bool) -> Result<()> {
         // Until it has the namespace, the next one could be first.
-        listens(inner.current()?)?;
+        listens(self.current()?)?;
         let next = builder(cluster, owns)?.spawn()?;
         next.wait_for_log(&["waiting until it ends"])?;
-        inner.end(end)?;
-        inner.take(next);
+        self.end(end)?;
+        self.take(next);
         Ok(())
     }
 
-    /// Waits until the one that runs is ready.
-    pub(crate) fn wait_ready(&self) -> Result<()> {
-        self.lock().current()?.wait_ready()
+    /// Looks at the memory of the one that runs.
+    pub(crate) fn sample(&mut self) -> Result<()> {
+        let resident = self.current()?.resident()?;
+        self.samples.push(resident);
+        Ok(())
     }
 
     /// How the memory of the one that runs has developed.
     pub(crate) fn growth(&self) -> Growth {
-        Growth::of(&self.lock().samples)
+        Growth::of(&self.samples)
     }
 
     /// How many transactions all of them have committed, except for those that were killed.
     pub(crate) fn commits(&self) -> Result<f64> {
-        let inner = self.lock();
-        Ok(inner.commits + commits(inner.current()?)?)
+        Ok(self.commits + commits(self.current()?)?)
     }
 
-    /// What the one that runs has logged.
-    pub(crate) fn log(&self) -> String {
-        self.lock().current.as_ref().map(|agent| agent.log()).unwrap_or_default()
+    /// The one that runs.
+    pub(crate) fn current(&self) -> Result<&Agent> {
+        self.current.as_ref().context("an agent did not end as it was asked to")
+    }
+
+    fn end(&mut self, end: End) -> Result<()> {
+        // Who is killed before it serves metrics has not committed much.
+        self.commits += self.current().and_then(commits).unwrap_or_default();
+        let agent = self.current.take().context("no agent runs")?;
+        match end {
+            End::Stopped => {
+                // Before, it has not asked to be told of signals, and ends by them.
+                listens(&agent)?;
+                agent.stop()
+            }
+            End::Killed => agent.kill(),
+        }
+    }
+
+    fn take(&mut self, agent: Agent) {
+        self.current = Some(agent);
+        self.samples.clear();
     }
 
     /// Stops the last one, and tells how what the kernel holds differs from what a fresh start makes:
@@ -121,8 +113,7 @@ impl Agents {
     pub(crate) fn stop_and_compare(mut self, cluster: &Cluster) -> Result<Vec<String>> {
         let node = &cluster.lab.node;
         wait_until_calm(node)?;
-        self.lock().end(End::Stopped)?;
-        self.finish();
+        self.end(End::Stopped)?;
         let generation = node.nft_generation()?;
         once(cluster, node)?;
         let mut differences = Vec::new();
@@ -146,15 +137,6 @@ impl Agents {
         }
         Ok(differences)
     }
-
-    fn finish(&mut self) {
-        self.lock().over = true;
-        let _ = self.sampler.take().map(JoinHandle::join);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
-    }
 }
 
 fn is_of_a_chain_on_demand(line: &str) -> bool {
@@ -163,51 +145,15 @@ fn is_of_a_chain_on_demand(line: &str) -> bool {
     name.and_then(ChainName::parse).is_some_and(ChainName::is_on_demand)
 }
 
-impl Drop for Agents {
-    fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-impl Inner {
-    fn current(&self) -> Result<&Agent> {
-        self.current.as_ref().context("an agent did not end as it was asked to")
-    }
-
-    fn end(&mut self, end: End) -> Result<()> {
-        // Who is killed before it serves metrics has not committed much.
-        self.commits += self.current().and_then(commits).unwrap_or_default();
-        let agent = self.current.take().context("no agent runs")?;
-        match end {
-            End::Stopped => {
-                // Before, it has not asked to be told of signals, and ends by them.
-                listens(&agent)?;
-                agent.stop()
-            }
-            End::Killed => agent.kill(),
-        }
-    }
-
-    fn take(&mut self, agent: Agent) {
-        self.current = Some(agent);
-        self.samples.clear();
-    }
-
-    fn sample(&mut self) {
-        let resident = self.current.as_ref().and_then(|agent| agent.resident().ok());
-        self.samples.extend(resident);
-    }
-}
-
-fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
-    inner.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn builder(cluster: &Cluster, owns: bool) -> Result<AgentBuilder> {
-    let kubeconfig = cluster.kubeconfig.path();
-    let config = format!("{CONFIG}clientConnection: {{kubeconfig: {kubeconfig:?}}}\n");
-    let agent = Agent::builder(SHUNT, &cluster.lab.node).arg(format!("--own-tables={owns}"));
-    agent.config(&config)
+    let agent = with_config(&cluster.lab.node, &cluster.kubeconfig)?;
+    Ok(agent.arg(format!("--own-tables={owns}")))
+}
+
+fn with_config(node: &Host, kubeconfig: &Kubeconfig) -> Result<AgentBuilder> {
+    let path = kubeconfig.path();
+    let config = format!("{CLUSTER_CIDR}clientConnection: {{kubeconfig: {path:?}}}\n");
+    Agent::builder(SHUNT, node).config(&config)
 }
 
 /// Waits until an agent acts: it listens then.
@@ -217,9 +163,7 @@ fn listens(agent: &Agent) -> Result<()> {
 
 /// Programs a node once, straight from the server.
 fn once(cluster: &Cluster, node: &Host) -> Result<()> {
-    let kubeconfig = cluster.direct.path();
-    let config = format!("{CONFIG}clientConnection: {{kubeconfig: {kubeconfig:?}}}\n");
-    let output = Agent::builder(SHUNT, node).config(&config)?.once()?;
+    let output = with_config(node, &cluster.direct)?.once()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }

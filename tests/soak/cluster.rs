@@ -33,8 +33,10 @@ impl Cluster {
         let direct = direct.authority(&api.authority().unwrap_or_default())?.token_file(TOKEN)?;
         let cluster = Self { lab, api, gate, kubeconfig, direct, _servers: servers };
         cluster.put_node("a")?;
-        cluster.api.put(stable())?;
-        cluster.put_slices("stable", &[&cluster.lab.pod1, &cluster.lab.pod2, &cluster.lab.pod3])?;
+        // The Service that does not change, with every kind of frontend.
+        cluster.api.put(Service::everywhere("stable", 10))?;
+        let pods = cluster.lab.pods();
+        cluster.api.put(EndpointSlice::of("stable", &pods))?;
         let mut random = Random::new(0);
         for n in 0..services {
             cluster.api.put(changing(n, &mut random))?;
@@ -67,10 +69,6 @@ impl Cluster {
         ]
     }
 
-    fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
-        self.api.put(EndpointSlice::pair(service, |slice| slice.all_protocols(TARGET).hosts(pods)))
-    }
-
     /// Makes a Service, changes it, and waits each time until that works: by then the agent has seen all
     /// that was written before.
     pub(crate) fn mark(&self) -> Result<()> {
@@ -82,11 +80,6 @@ impl Cluster {
         }
         Ok(())
     }
-}
-
-/// The Service that does not change, with every kind of frontend.
-fn stable() -> Service {
-    Service::everywhere("stable", 10)
 }
 
 /// The name of the n-th Service that changes.

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
 }
 
 /// The number of different disturbances.
-pub(crate) const KINDS: usize = FIRST_HALF.len();
+pub(crate) const KINDS: usize = ALL.len();
 
 /// How often each thing happened.
 pub(crate) type Counts = BTreeMap<&'static str, usize>;
@@ -48,8 +48,8 @@ enum Disturbance {
 
 use Disturbance::*;
 
-/// Agents are replaced in the first half only, so that the memory of one is seen for the second.
-const FIRST_HALF: [Disturbance; 12] = [
+/// The last four replace agents: in the first half only, so that the memory of one is seen for the second.
+const ALL: [Disturbance; 12] = [
     Cut,
     Away,
     Blocked,
@@ -63,19 +63,16 @@ const FIRST_HALF: [Disturbance; 12] = [
     Overlapping(End::Stopped),
     Overlapping(End::Killed),
 ];
-const SECOND_HALF: [Disturbance; 8] =
-    [Cut, Away, Blocked, Forgetful, Refusing, Broken, Neighbour, Damage];
-
 /// Lets things go wrong for as long as the plan says; at the end all is repaired.
 pub(crate) fn disturb(
     cluster: &Cluster,
-    agents: &Agents,
+    agents: &mut Agents,
     plan: &Plan,
     mut random: Random,
 ) -> Result<Counts> {
     let mut happened = Counts::new();
     let started = Instant::now();
-    for (until, choices) in [(plan.lasts / 2, &FIRST_HALF[..]), (plan.lasts, &SECOND_HALF[..])] {
+    for (until, choices) in [(plan.lasts / 2, &ALL[..]), (plan.lasts, &ALL[..8])] {
         // Each once in any case, in an order of its own, then as it comes.
         let mut first = choices.to_vec();
         while !first.is_empty() || started.elapsed() < until {
@@ -86,11 +83,12 @@ pub(crate) fn disturb(
             let what = disturbance.happen(cluster, agents, plan, &mut random)?;
             *happened.entry(what).or_default() += 1;
             thread::sleep(plan.step);
+            agents.sample()?;
         }
         // The one that stays shall be the only one, and own its tables as agents do.
         if until < plan.lasts {
             agents.replace(cluster, End::Stopped, true, Duration::ZERO)?;
-            agents.wait_ready()?;
+            agents.current()?.wait_ready()?;
         }
     }
     Ok(happened)
@@ -101,7 +99,7 @@ impl Disturbance {
     fn happen(
         self,
         cluster: &Cluster,
-        agents: &Agents,
+        agents: &mut Agents,
         plan: &Plan,
         random: &mut Random,
     ) -> Result<&'static str> {

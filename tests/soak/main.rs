@@ -74,14 +74,14 @@ fn nothing_is_lost_and_nothing_grows(api: Api) -> Result<()> {
     let seed = shunt_testbed::seed(None)?;
     println!("soak: {} Services for {:?}, SHUNT_SEED={seed}", plan.services, plan.lasts);
     let cluster = Cluster::new(api, plan.services)?;
-    let agents = Agents::start(&cluster)?;
+    let mut agents = Agents::start(&cluster)?;
     let traffic = Traffic::start(cluster.stable_flows(), PAUSE)?;
     traffic.more(1)?;
 
     let over = AtomicBool::new(false);
     let (changes, happened) = thread::scope(|scope| {
         let churning = scope.spawn(|| churn(&cluster, &plan, Random::new(seed), &over));
-        let happened = disturb(&cluster, &agents, &plan, Random::new(seed.rotate_left(32)));
+        let happened = disturb(&cluster, &mut agents, &plan, Random::new(seed.rotate_left(32)));
         over.store(true, Ordering::Relaxed);
         let changes = churning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         anyhow::Ok((changes?, happened?))
@@ -90,7 +90,7 @@ fn nothing_is_lost_and_nothing_grows(api: Api) -> Result<()> {
     traffic.more(AFTERWARDS)?;
     let growth = agents.growth();
     let commits = agents.commits()?;
-    let agent = agents.log();
+    let agent = agents.current()?.log();
     let delivered = traffic.stop();
     let differences = agents.stop_and_compare(&cluster)?;
     let report = Report { changes, happened, commits, delivered, growth, differences };

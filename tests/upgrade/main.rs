@@ -15,14 +15,13 @@ use std::process::ExitCode;
 use shunt_fake_apiserver::{Alone, run_trials, trial};
 
 /// The tests of agents.
-const TESTS: [Alone; 11] = [
+const TESTS: [Alone; 10] = [
     ("traffic::replaced", traffic::replaced),
     ("traffic::unchanged_layout", traffic::unchanged_layout),
     ("traffic::affinity", traffic::affinity),
     ("tables::owned", tables::owned),
     ("tables::remaining", tables::remaining),
     ("tables::cleanup", tables::cleanup),
-    ("tables::cleanup_beside_an_agent", tables::cleanup_beside_an_agent),
     ("settings::unknown_fields", settings::unknown_fields),
     ("settings::node_ports_on_localhost", settings::node_ports_on_localhost),
     ("commands::of_the_current_version", commands::of_the_current_version),

@@ -1,14 +1,11 @@
 //! The manifests of one version on a cluster that has those of the other, with the real kube-apiserver.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt::source::spanned_yaml;
-use shunt_fake_apiserver::{Kubernetes, kubernetes};
-use shunt_testbed::TempDir;
+use shunt_fake_apiserver::{Kubernetes, Shell, kubernetes};
 
 use crate::world::{Version, previous};
 
@@ -29,54 +26,34 @@ pub(crate) fn ready() -> Result<(), String> {
     previous().and_then(|_| Kubernetes::installed_with(&["kubectl"])).map(drop)
 }
 
-/// kubectl in a folder of its own.
-struct Kubectl<'a> {
-    kubernetes: &'a Kubernetes,
-    folder: TempDir,
-}
-
-impl Kubectl<'_> {
-    fn run(&self, words: &str) -> Result<String> {
-        let mut command = self.kubernetes.admin_command("kubectl");
-        command.args(words.split(' ')).current_dir(self.folder.path()).stdin(Stdio::null());
-        let output = command.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "kubectl {words}: {said}");
-        Ok(String::from_utf8(output.stdout)?)
+/// The parts of all objects of a file that a user writes.
+fn written(shell: &Shell<'_>, file: &str) -> Result<Value> {
+    let objects = shell.run(&format!("kubectl get -o json -f {file}"))?;
+    let mut objects: Value = serde_json::from_str(&objects)?;
+    for object in objects["items"].as_array_mut().context("no objects")? {
+        let fields = object.as_object_mut().context("no object")?;
+        fields.remove("status");
+        let metadata = fields["metadata"].take();
+        // What the API server, kubectl and controllers write stays out.
+        fields.insert("name".to_owned(), metadata["name"].clone());
+        fields.insert("labels".to_owned(), metadata["labels"].clone());
     }
-
-    fn write(&self, name: &str, content: &str) -> Result<()> {
-        Ok(fs::write(self.folder.path().join(name), content)?)
-    }
-
-    /// The parts of all objects of a file that a user writes.
-    fn content(&self, file: &str) -> Result<Value> {
-        let objects = self.run(&format!("get -o json -f {file}"))?;
-        let mut objects: Value = serde_json::from_str(&objects)?;
-        for object in objects["items"].as_array_mut().context("no objects")? {
-            let fields = object.as_object_mut().context("no object")?;
-            fields.remove("status");
-            let metadata = fields["metadata"].take();
-            // What the API server, kubectl and controllers write stays out.
-            fields.insert("name".to_owned(), metadata["name"].clone());
-            fields.insert("labels".to_owned(), metadata["labels"].clone());
-        }
-        Ok(objects["items"].take())
-    }
+    Ok(objects["items"].take())
 }
 
 /// Each way to apply manifests works in both directions, and gives the same objects as on an empty
 /// cluster. Objects of kubeadm are untouched.
 pub(crate) fn applied() -> Result<()> {
     let kubernetes = kubernetes()?;
-    let kubectl = Kubectl { kubernetes: &kubernetes, folder: TempDir::new()? };
-    kubectl.write("kubeadm.yaml", OF_KUBEADM)?;
-    kubectl.run("create -f kubeadm.yaml")?;
-    let before = kubectl.run("get -o json -f kubeadm.yaml")?;
+    let shell = Shell::new(&kubernetes)?;
+    let kubectl = |words: &str| shell.run(&format!("kubectl {words}"));
+    shell.write("kubeadm.yaml", OF_KUBEADM)?;
+    kubectl("create -f kubeadm.yaml")?;
+    let before = kubectl("get -o json -f kubeadm.yaml")?;
     for path in RENDERED {
         let (previous, current) = (Version::Previous.read(path)?, Version::Current.read(path)?);
-        kubectl.write("previous.yaml", &previous)?;
-        kubectl.write("current.yaml", &current)?;
+        shell.write("previous.yaml", &previous)?;
+        shell.write("current.yaml", &current)?;
         // kubectl removes no object that the new manifests lack. helm does.
         for (from, to) in [(&previous, &current), (&current, &previous)] {
             let (from, to) = (names(from)?, names(to)?);
@@ -85,25 +62,25 @@ pub(crate) fn applied() -> Result<()> {
         }
         let mut fresh = [Value::Null, Value::Null];
         for (file, content) in ["previous.yaml", "current.yaml"].into_iter().zip(&mut fresh) {
-            kubectl.run(&format!("apply --server-side --validate=strict -f {file}"))?;
-            *content = kubectl.content(file)?;
-            kubectl.run(&format!("delete -f {file}"))?;
+            kubectl(&format!("apply --server-side --validate=strict -f {file}"))?;
+            *content = written(&shell, file)?;
+            kubectl(&format!("delete -f {file}"))?;
         }
         for way in ["apply --server-side", "apply", "replace"] {
-            kubectl.run(&if way == "replace" {
+            kubectl(&if way == "replace" {
                 "create -f previous.yaml".to_owned()
             } else {
                 format!("{way} -f previous.yaml")
             })?;
             for (file, content) in [("current.yaml", &fresh[1]), ("previous.yaml", &fresh[0])] {
-                kubectl.run(&format!("{way} -f {file}")).with_context(|| path.to_owned())?;
-                assert_eq!(kubectl.content(file)?, *content, "{path}: {way} {file}");
+                kubectl(&format!("{way} -f {file}")).with_context(|| path.to_owned())?;
+                assert_eq!(written(&shell, file)?, *content, "{path}: {way} {file}");
             }
-            kubectl.run("delete -f previous.yaml")?;
+            kubectl("delete -f previous.yaml")?;
         }
     }
-    assert_eq!(kubectl.run("get -o json -f kubeadm.yaml")?, before);
-    kubectl.run("delete -f kubeadm.yaml").map(drop)
+    assert_eq!(kubectl("get -o json -f kubeadm.yaml")?, before);
+    kubectl("delete -f kubeadm.yaml").map(drop)
 }
 
 /// The kinds and names of all objects of a text.

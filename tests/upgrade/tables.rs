@@ -26,6 +26,10 @@ pub(crate) fn owned() -> Result<()> {
         ensure!(owned == *kernel_can.get_or_insert(owned), "{version:?}: owned is {owned}");
         let deletion = world.lab.node.nft("delete table ip shunt");
         ensure!(!owned || deletion.is_err(), "{version:?}: another process deleted the table");
+        // The other version's `cleanup` included.
+        let output = world.command(version.other(), &["cleanup"])?;
+        ensure!(!owned || output.status.code() == Some(1), "{version:?}: {}", text(&output));
+        world.assert_changes_apply().with_context(|| format!("{version:?}"))?;
         agent.stop()?;
         ensure!(!is_owned()?, "{version:?}: the table still has an owner");
     }
@@ -91,24 +95,6 @@ pub(crate) fn cleanup() -> Result<()> {
         ensure!(output.status.success(), "{by:?}: {}", text(&output));
         assert_eq!(world.tables()?, [""; 0], "{by:?}");
         world.lab.from(&world.lab.client).tcp(CLUSTER_IP).unhandled();
-    }
-    Ok(())
-}
-
-/// An agent keeps the tables from the `cleanup` of the other version.
-pub(crate) fn cleanup_beside_an_agent() -> Result<()> {
-    let world = World::new("")?;
-    for (by, running) in
-        [(Version::Previous, Version::Current), (Version::Current, Version::Previous)]
-    {
-        let agent = world.agent(running, "")?.start()?;
-        let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
-        let output = world.command(by, &["cleanup"])?;
-        if table.contains("\tflags ") && table.contains("owner") {
-            ensure!(output.status.code() == Some(1), "{by:?}: {}", text(&output));
-        }
-        world.assert_changes_apply().with_context(|| format!("{by:?}"))?;
-        agent.stop()?;
     }
     Ok(())
 }

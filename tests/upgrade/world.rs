@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::LAYOUT_COMMENT;
+pub(crate) use shunt_fake_apiserver::everything as text;
 use shunt_testbed::{
     Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, ManifestDir, Node, Service,
     TempDir, Topology,
@@ -37,6 +38,10 @@ impl Version {
     /// An upgrade and a downgrade, and the former again with what the latter has left.
     pub(crate) const THERE_AND_BACK: [Self; 4] =
         [Self::Previous, Self::Current, Self::Previous, Self::Current];
+
+    pub(crate) fn other(self) -> Self {
+        if self == Self::Previous { Self::Current } else { Self::Previous }
+    }
 
     /// Reads a file of the repository, as of this version.
     pub(crate) fn read(self, path: &str) -> Result<String> {
@@ -105,7 +110,7 @@ impl World {
             Err(_) => build_with(folder.path(), &[VERSION, LAYOUT])?,
         };
         let world = Self { lab, manifests, previous, _folder: folder, _servers: servers };
-        world.set_endpoints(&[&world.lab.pod1, &world.lab.pod2, &world.lab.pod3])?;
+        world.set_endpoints(&world.lab.pods())?;
         Ok(world)
     }
 
@@ -125,8 +130,7 @@ impl World {
 
     /// Replaces the endpoints of the Service.
     pub(crate) fn set_endpoints(&self, pods: &[&Host]) -> Result<()> {
-        let slices = EndpointSlice::pair("web", |slice| slice.all_protocols(TARGET).hosts(pods));
-        self.manifests.write("web-slices.yaml", slices)
+        self.manifests.write("web-slices.yaml", EndpointSlice::of("web", pods))
     }
 
     /// An agent of this version with [`CLUSTER_CIDR`] and more settings.
@@ -159,15 +163,10 @@ impl World {
         client().tcp("203.0.113.10:80").eventually().reaches(&["pod-2"]);
         client().tcp("[2001:db8:113::10]:80").eventually().reaches(&["pod-2"]);
         client().udp(CLUSTER_IP).eventually().reaches(&["pod-2"]);
-        self.set_endpoints(&[&self.lab.pod1, &self.lab.pod2, &self.lab.pod3])?;
+        self.set_endpoints(&self.lab.pods())?;
         client().tcp("203.0.113.10:80").eventually().reaches(&PODS);
         client().tcp("[2001:db8:113::10]:80").eventually().reaches(&PODS);
         client().udp(CLUSTER_IP).eventually().reaches(&PODS);
         Ok(())
     }
-}
-
-/// All that a program printed.
-pub(crate) fn text(output: &Output) -> String {
-    [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat()
 }

@@ -66,22 +66,6 @@ fn the_reference_has_all_of_them() {
     }
 }
 
-/// OpenMetrics leaves the suffix of counters out where it names a family, and nothing else differs.
-#[test]
-fn both_formats_say_the_same() -> Result<()> {
-    let metrics = everything(&Family::ALL);
-    let text = Exposition::parse(&metrics.exposition())?;
-    let open_metrics = Exposition::parse_open_metrics(&metrics.exposition(Format::OpenMetrics))?;
-    assert_eq!(text.families.len(), open_metrics.families.len());
-    for (old, new) in text.families.iter().zip(&open_metrics.families) {
-        let suffix = if old.kind == "counter" { "_total" } else { "" };
-        assert_eq!(old.name, format!("{}{suffix}", new.name));
-        assert_eq!(old.kind, new.kind);
-        assert_eq!(old.samples.len(), new.samples.len());
-    }
-    Ok(())
-}
-
 #[test]
 fn values_are_those_that_were_counted() -> Result<()> {
     let metrics = everything(&Family::ALL);

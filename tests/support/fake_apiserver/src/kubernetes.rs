@@ -270,27 +270,20 @@ fn connector(netns: &Netns) -> impl Fn() -> io::Result<TcpStream> + Send + Sync 
     }
 }
 
+/// Loopback addresses cannot be endpoints. Privileged pods are allowed as in every cluster: kube-proxy's
+/// own needs it.
 fn arguments(folder: &Path) -> Vec<String> {
-    let file = |name: &str| folder.join(name).display().to_string();
-    vec![
-        "--etcd-servers=http://127.0.0.1:2379".to_owned(),
-        "--bind-address=127.0.0.1".to_owned(),
-        format!("--secure-port={API_PORT}"),
-        "--advertise-address=127.0.0.1".to_owned(),
-        // Loopback addresses cannot be endpoints.
-        "--endpoint-reconciler-type=none".to_owned(),
-        format!("--cert-dir={}", folder.display()),
-        format!("--tls-cert-file={}", file("server.crt")),
-        format!("--tls-private-key-file={}", file("server.key")),
-        format!("--client-ca-file={}", file("ca.crt")),
-        format!("--token-auth-file={}", file("tokens.csv")),
-        "--service-account-issuer=https://kubernetes".to_owned(),
-        format!("--service-account-key-file={}", file("signer.pub")),
-        format!("--service-account-signing-key-file={}", file("signer.key")),
-        "--disable-admission-plugins=ServiceAccount".to_owned(),
-        "--authorization-mode=RBAC".to_owned(),
-        // As in every cluster: kube-proxy's own pod needs it.
-        "--allow-privileged=true".to_owned(),
-        "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108".to_owned(),
-    ]
+    let folder = folder.display();
+    let arguments = format!(
+        "--etcd-servers=http://127.0.0.1:2379 --bind-address=127.0.0.1 --secure-port={API_PORT}
+        --advertise-address=127.0.0.1 --endpoint-reconciler-type=none --cert-dir={folder}
+        --tls-cert-file={folder}/server.crt --tls-private-key-file={folder}/server.key
+        --client-ca-file={folder}/ca.crt --token-auth-file={folder}/tokens.csv
+        --service-account-issuer=https://kubernetes
+        --service-account-key-file={folder}/signer.pub
+        --service-account-signing-key-file={folder}/signer.key
+        --disable-admission-plugins=ServiceAccount --authorization-mode=RBAC
+        --allow-privileged=true --service-cluster-ip-range=10.96.0.0/16,fd00:96::/108"
+    );
+    arguments.split_whitespace().map(str::to_owned).collect()
 }

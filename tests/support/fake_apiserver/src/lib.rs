@@ -25,6 +25,7 @@ pub mod protobuf;
 mod proxy;
 mod role;
 mod runtime;
+mod shell;
 mod standin;
 mod suite;
 
@@ -36,5 +37,6 @@ pub use kubernetes::Kubernetes;
 pub use marker::Marker;
 pub use object::{Key, Kind};
 pub use proxy::Proxy;
+pub use shell::{Shell, everything};
 pub use standin::{Answer, Fault, Request, Standin, TOKEN, Verb};
 pub use suite::{Alone, Api, Case, Real, conclude, kubernetes, run, run_real, run_trials, trial};

@@ -17,7 +17,7 @@ use nix::sys::socket::{
 
 use crate::datagram::{Datagram, after_ipv4_header, sctp_socket, tell_destination};
 use crate::netns::Netns;
-use crate::sctp::{Init, InitAck};
+use crate::sctp::{INIT, INIT_ACK, Packet};
 use crate::topology::Host;
 
 /// Bytes, as the kernel counts them: some thousand datagrams.
@@ -152,15 +152,14 @@ impl Server {
     fn answer_sctp(&self, socket: &OwnedFd, payload: fn(&[u8]) -> &[u8]) {
         let Some(datagram) = Datagram::receive(socket) else { return };
         // A raw socket hears every packet of its protocol, whatever the port.
-        let init = Init::decode(payload(&datagram.payload));
-        if let Some(init) = init.filter(|init| init.destination_port == self.port) {
-            let greeting = self.greeting(datagram.source.ip(), init.source_port);
-            let answer = InitAck {
-                source_port: self.port,
-                destination_port: init.source_port,
-                tag: init.tag,
-                cookie: greeting.into_bytes(),
-            };
+        if let Some(Packet { kind: INIT, ports: [client, port], tag, .. }) =
+            Packet::decode(payload(&datagram.payload))
+            && port == self.port
+        {
+            let cookie = self.greeting(datagram.source.ip(), client).into_bytes();
+            // The client does not answer this, so the server's own tag may be any.
+            let (kind, verification, tag) = (INIT_ACK, tag, 1);
+            let answer = Packet { kind, ports: [port, client], verification, tag, cookie };
             datagram.answer(socket, &answer.encode());
         }
     }

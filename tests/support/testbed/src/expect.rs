@@ -362,7 +362,6 @@ impl Display for Tally {
 }
 
 /// Probes that all reached a server; more can be expected of them.
-#[derive(Clone)]
 pub struct Reached<'a> {
     probe: Probe<'a>,
     tally: Tally,
@@ -374,33 +373,14 @@ impl Reached<'_> {
         &self.tally
     }
 
-    /// Of these only the probes that reached the server of this name.
-    pub fn at(&self, server: &str) -> Self {
-        self.filter(|name| name == server)
-    }
-
-    /// Of these only the probes that reached another server than the one of this name.
-    pub fn not_at(&self, server: &str) -> Self {
-        self.filter(|name| name != server)
-    }
-
-    fn filter(&self, keep: impl Fn(&str) -> bool) -> Self {
-        let mut reached = self.clone();
-        reached.tally.counts.retain(
-            |(outcome, _)| matches!(outcome, Outcome::Reached { server, .. } if keep(server)),
-        );
-        reached
-    }
-
     /// The servers saw an address of the host that asked.
     #[track_caller]
     pub fn source_preserved(self) -> Self {
-        let host = self.probe.origin.host;
-        let own: Vec<IpAddr> = match self.probe.source {
-            Some(source) => vec![source],
-            None => host.ips().collect(),
-        };
-        self.source_among(&own, "source preserved")
+        let Origin { host, .. } = self.probe.origin;
+        let own = self.probe.source;
+        let is_own =
+            |ip: IpAddr| own.map_or_else(|| host.ips().any(|it| it == ip), |own| own == ip);
+        self.sources("source preserved", |_, ip| is_own(ip))
     }
 
     /// The servers saw an address of the node under test.
@@ -413,16 +393,18 @@ impl Reached<'_> {
     /// The servers saw an address of this host.
     #[track_caller]
     pub fn source_of(self, host: &Host) -> Self {
-        let own: Vec<IpAddr> = host.ips().collect();
-        self.source_among(&own, &format!("source of {host}"))
+        self.sources(&format!("source of {host}"), |_, ip| host.ips().any(|it| it == ip))
     }
 
+    /// Each server saw a source address that is right for it.
     #[track_caller]
-    fn source_among(self, allowed: &[IpAddr], goal: &str) -> Self {
-        let sources = self.tally.sources();
-        // Of no probe at all, anything would be true.
-        if sources.is_empty() || !sources.iter().all(|source| allowed.contains(source)) {
-            self.probe.fail(&format!("{goal}, one of {allowed:?}"), &self.tally.to_string());
+    pub fn sources(self, goal: &str, is_right: impl Fn(&str, IpAddr) -> bool) -> Self {
+        let wrong = |outcome: &Outcome| match outcome {
+            Outcome::Reached { server, source } => !is_right(server, *source),
+            _ => true,
+        };
+        if self.tally.counts.iter().any(|(outcome, _)| wrong(outcome)) {
+            self.probe.fail(goal, &self.tally.to_string());
         }
         self
     }

@@ -1,5 +1,5 @@
-//! Reading what Prometheus reads: the text format 0.0.4 and OpenMetrics 1.0. Strict, so that what is
-//! only nearly right is an error.
+//! Reading what Prometheus reads: the text format 0.0.4. Strict, so that what is only nearly right is an
+//! error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,16 +37,6 @@ pub struct Sample {
 impl Exposition {
     /// Reads the text format 0.0.4.
     pub fn parse(text: &str) -> Result<Exposition> {
-        Exposition::read(text, false)
-    }
-
-    /// Reads OpenMetrics 1.0.
-    pub fn parse_open_metrics(text: &str) -> Result<Exposition> {
-        let text = text.strip_suffix("# EOF\n").context("the end is not marked")?;
-        Exposition::read(text, true)
-    }
-
-    fn read(text: &str, open_metrics: bool) -> Result<Exposition> {
         ensure!(text.is_empty() || text.ends_with('\n'), "the last line has no end");
         let mut families: Vec<MetricFamily> = Vec::new();
         let mut lines = text.lines().enumerate();
@@ -71,7 +61,7 @@ impl Exposition {
             }
         }
         for family in &families {
-            family.check(open_metrics).with_context(|| family.name.clone())?;
+            family.check().with_context(|| family.name.clone())?;
         }
         Ok(Exposition { families })
     }
@@ -107,7 +97,7 @@ impl Exposition {
 }
 
 impl MetricFamily {
-    fn check(&self, open_metrics: bool) -> Result<()> {
+    fn check(&self) -> Result<()> {
         ensure!(is_name(&self.name), "not a name");
         ensure!(!self.samples.is_empty(), "no samples");
         let mut seen = BTreeSet::new();
@@ -117,7 +107,6 @@ impl MetricFamily {
             let suffix = name.strip_prefix(&self.name).context("a sample of another family")?;
             let (suffixes, least): (&[&str], _) = match self.kind.as_str() {
                 "gauge" => (&[""], f64::NEG_INFINITY),
-                "counter" if open_metrics => (&["_total"], 0.0),
                 "counter" => (&[""], 0.0),
                 _ => (&["_bucket", "_sum", "_count"], 0.0),
             };
@@ -228,6 +217,5 @@ mod tests {
         ] {
             assert!(Exposition::parse(&wrong).is_err(), "{wrong}");
         }
-        assert!(Exposition::parse_open_metrics(counter).is_err());
     }
 }

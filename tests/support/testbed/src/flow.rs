@@ -19,7 +19,7 @@ use crate::probe::{
     Outcome, Protocol, bound_socket, cannot_use, dropped_on_output, family_of, next_icmp_error,
     next_port, parse_greeting, pending_error, random, report_all_errors, wait_for,
 };
-use crate::sctp::{self, Init, InitAck};
+use crate::sctp::{self, INIT, INIT_ACK, Packet};
 
 /// Who is asked.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +229,10 @@ impl Flow {
     fn send(&mut self) {
         let message = match self.protocol {
             Protocol::Tcp if self.questions == 0 => return,
-            Protocol::Sctp => self.init().encode(),
+            Protocol::Sctp => {
+                let (kind, verification, cookie) = (INIT, 0, Vec::new());
+                Packet { kind, ports: self.ports(), verification, tag: self.tag, cookie }.encode()
+            }
             _ => self.question().into_bytes(),
         };
         if self.reply.is_none()
@@ -244,9 +247,8 @@ impl Flow {
         format!("question {} {}\n", self.tag, self.questions)
     }
 
-    fn init(&self) -> Init {
-        let (source_port, destination_port) = (self.source.port(), self.to.port());
-        Init { source_port, destination_port, tag: self.tag }
+    fn ports(&self) -> [u16; 2] {
+        [self.source.port(), self.to.port()]
     }
 
     /// Takes what has arrived.
@@ -284,10 +286,18 @@ impl Flow {
                 std::mem::take(&mut self.received)
             }
             Protocol::Udp => bytes.to_vec(),
-            Protocol::Sctp => match init_ack(self.to, self.init(), bytes) {
-                Some(answer) => answer.cookie,
-                None => return Ok(()),
-            },
+            Protocol::Sctp => {
+                let packet = if self.to.is_ipv4() { after_ipv4_header(bytes) } else { bytes };
+                let [own, peer] = self.ports();
+                match Packet::decode(packet) {
+                    Some(Packet { kind: INIT_ACK, ports, verification, cookie, .. })
+                        if (verification, ports) == (self.tag, [peer, own]) =>
+                    {
+                        cookie
+                    }
+                    _ => return Ok(()),
+                }
+            }
         };
         let text = String::from_utf8_lossy(&text);
         let is_greeting = match self.protocol {
@@ -306,8 +316,7 @@ impl Flow {
     fn take_icmp_errors(&mut self) {
         while let Some((errno, packet)) = next_icmp_error(&self.socket) {
             // Raw sockets have no ports: an error may be about another question.
-            let own = Some((self.source.port(), self.to.port()));
-            if self.protocol != Protocol::Sctp || sctp::ports(&packet) == own {
+            if self.protocol != Protocol::Sctp || sctp::ports(&packet) == Some(self.ports()) {
                 self.reply = Some(Outcome::Icmp(errno));
             }
         }
@@ -321,13 +330,4 @@ impl Flow {
             (_, other) => Outcome::NotSent(other),
         });
     }
-}
-
-/// The answer to this INIT, if that is what the packet is.
-fn init_ack(to: SocketAddr, init: Init, packet: &[u8]) -> Option<InitAck> {
-    let packet = if to.is_ipv4() { after_ipv4_header(packet) } else { packet };
-    InitAck::decode(packet).filter(|answer| {
-        (answer.tag, answer.source_port, answer.destination_port)
-            == (init.tag, init.destination_port, init.source_port)
-    })
 }

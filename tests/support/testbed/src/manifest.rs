@@ -3,7 +3,7 @@
 //! Each object displays as one YAML document that begins with `---`, so objects are put into one
 //! file by writing them one after the other: `format!("{service}{slice}")`.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Display};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -55,44 +55,88 @@ impl AsRef<Path> for ManifestDir {
     }
 }
 
-/// A Service. Its type follows from what it has: load-balancer addresses, node ports, or neither.
-#[derive(Clone, Debug)]
-pub struct Service {
-    meta: Meta,
-    ingress: Vec<String>,
-    ports: Vec<String>,
+/// An object of one of the [`KINDS`]: texts of YAML, by their places in it.
+#[derive(Clone, Debug, Default)]
+pub struct Object<const KIND: usize> {
+    name: String,
+    /// Empty for objects that are not in a namespace.
+    namespace: String,
+    labels: String,
+    metadata: String,
+    spec: String,
+    ports: String,
     node_ports: bool,
-    spec: Vec<String>,
+    /// The items of its own list: load-balancer addresses, endpoints, or addresses of the Node.
+    items: Vec<String>,
+    /// Of a slice.
+    ipv4: bool,
 }
 
-impl Service {
-    /// A Service in the namespace `default`, without addresses and ports.
-    pub fn new(name: &str) -> Self {
-        Self {
-            meta: Meta::new(name),
-            ingress: Vec::new(),
-            ports: Vec::new(),
-            node_ports: false,
-            spec: Vec::new(),
-        }
+/// A Service. Its type follows from what it has: load-balancer addresses, node ports, or neither.
+pub type Service = Object<0>;
+/// An EndpointSlice.
+pub type EndpointSlice = Object<1>;
+/// A Node.
+pub type Node = Object<2>;
+
+const KINDS: [&str; 3] = [
+    "apiVersion: v1\nkind: Service",
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice",
+    "apiVersion: v1\nkind: Node",
+];
+
+impl<const KIND: usize> Object<KIND> {
+    fn named(name: &str, namespace: &str) -> Self {
+        Self { name: name.to_owned(), namespace: namespace.to_owned(), ..Self::default() }
+    }
+
+    /// Gives it another name.
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
     }
 
     /// Puts it into another namespace.
     pub fn namespace(mut self, namespace: &str) -> Self {
-        self.meta.namespace = namespace.to_owned();
+        namespace.clone_into(&mut self.namespace);
         self
     }
 
     /// Adds a label.
     pub fn label(mut self, key: &str, value: &str) -> Self {
-        self.meta.labels.push((key.to_owned(), value.to_owned()));
+        self.labels += &format!("{key:?}: {value:?}, ");
         self
+    }
+
+    /// Adds a line to `metadata`, such as `annotations: {shunt.dev/weight: "2"}`.
+    pub fn metadata(mut self, line: &str) -> Self {
+        self.metadata += &format!("  {line}\n");
+        self
+    }
+
+    /// Adds a line to `spec`, such as `internalTrafficPolicy: Local`.
+    pub fn spec(mut self, line: &str) -> Self {
+        self.spec += &format!("  {line}\n");
+        self
+    }
+
+    /// Adds a port; the name of a slice's port is that of the Service's.
+    pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
+        self.ports += &format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}, ");
+        self
+    }
+}
+
+impl Service {
+    /// A Service in the namespace `default`, without addresses and ports.
+    pub fn new(name: &str) -> Self {
+        Self::named(name, "default")
     }
 
     /// Sets its cluster IPs, one or one of each family.
     pub fn cluster_ips(self, ips: &[&str]) -> Self {
         let first = ips.first().map_or("", |first| first);
-        self.spec(&format!("clusterIP: {first:?}")).spec(&format!("clusterIPs: {ips:?}"))
+        self.spec(&format!("clusterIP: {first:?}\n  clusterIPs: {ips:?}"))
     }
 
     /// Sets its external IPs.
@@ -102,22 +146,16 @@ impl Service {
 
     /// Sets the load-balancer addresses in its status.
     pub fn load_balancer(mut self, ips: &[&str]) -> Self {
-        self.ingress = ips.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
-        self
-    }
-
-    /// Adds a port.
-    pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
-        self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
+        self.items = ips.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
         self
     }
 
     /// Adds a port that also has a node port.
     pub fn node_port(mut self, name: &str, protocol: Protocol, port: u16, node_port: u16) -> Self {
         self.node_ports = true;
-        self.ports.push(format!(
-            "{{name: {name:?}, protocol: {protocol}, port: {port}, nodePort: {node_port}}}"
-        ));
+        self.ports += &format!(
+            "{{name: {name:?}, protocol: {protocol}, port: {port}, nodePort: {node_port}}}, "
+        );
         self
     }
 
@@ -133,67 +171,29 @@ impl Service {
     /// node port (30070 and more) follow from the number; the port is 80.
     pub fn everywhere(name: &str, number: u16) -> Self {
         let ips = |v4: &str, v6: &str| [format!("{v4}.{number}"), format!("{v6}::{number}")];
-        let cluster = ips("10.96.0", "fd00:96");
-        let external = ips("198.51.100", "2001:db8:51");
-        let vips = ips("203.0.113", "2001:db8:113");
+        let ips =
+            [("10.96.0", "fd00:96"), ("198.51.100", "2001:db8:51"), ("203.0.113", "2001:db8:113")]
+                .map(|(v4, v6)| ips(v4, v6));
+        let [cluster, external, vips] =
+            ips.each_ref().map(|ips| ips.each_ref().map(String::as_str));
         Self::new(name)
             .all_protocols(80, Some(30_070 + number))
             .spec("ipFamilyPolicy: RequireDualStack")
-            .cluster_ips(&[&cluster[0], &cluster[1]])
-            .external_ips(&[&external[0], &external[1]])
-            .load_balancer(&[&vips[0], &vips[1]])
+            .cluster_ips(&cluster)
+            .external_ips(&external)
+            .load_balancer(&vips)
     }
-
-    /// Adds a line to `spec`, such as `internalTrafficPolicy: Local`.
-    pub fn spec(mut self, line: &str) -> Self {
-        self.spec.push(line.to_owned());
-        self
-    }
-
-    /// Adds a line to `metadata`, such as `creationTimestamp: 2026-01-01T00:00:00Z`.
-    pub fn metadata(mut self, line: &str) -> Self {
-        self.meta.lines.push(line.to_owned());
-        self
-    }
-}
-
-impl Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match (self.ingress.is_empty(), self.node_ports) {
-            (false, _) => "LoadBalancer",
-            (true, true) => "NodePort",
-            (true, false) => "ClusterIP",
-        };
-        write!(f, "---\napiVersion: v1\nkind: Service\n{}spec:\n  type: {kind}\n", self.meta)?;
-        for line in &self.spec {
-            writeln!(f, "  {line}")?;
-        }
-        writeln!(f, "  ports:{}", list(&self.ports, "  "))?;
-        if !self.ingress.is_empty() {
-            writeln!(f, "status:\n  loadBalancer:\n    ingress:{}", list(&self.ingress, "    "))?;
-        }
-        Ok(())
-    }
-}
-
-/// An EndpointSlice.
-#[derive(Clone, Debug)]
-pub struct EndpointSlice {
-    meta: Meta,
-    ipv4: bool,
-    ports: Vec<String>,
-    endpoints: Vec<String>,
 }
 
 impl EndpointSlice {
     /// An empty IPv4 slice of the Service of this name; it is called `<service>-v4`.
     pub fn v4(service: &str) -> Self {
-        Self::new(service, true)
+        Self { ipv4: true, ..Self::of_service(service, "v4") }
     }
 
     /// An empty IPv6 slice of the Service of this name; it is called `<service>-v6`.
     pub fn v6(service: &str) -> Self {
-        Self::new(service, false)
+        Self::of_service(service, "v6")
     }
 
     /// The manifests of an IPv4 slice and an IPv6 slice of the same Service, each as `fill` makes it.
@@ -201,42 +201,20 @@ impl EndpointSlice {
         format!("{}{}", fill(Self::v4(service)), fill(Self::v6(service)))
     }
 
-    fn new(service: &str, ipv4: bool) -> Self {
-        let suffix = if ipv4 { "v4" } else { "v6" };
-        let mut meta = Meta::new(&format!("{service}-{suffix}"));
-        meta.labels.push(("kubernetes.io/service-name".to_owned(), service.to_owned()));
-        Self { meta, ipv4, ports: Vec::new(), endpoints: Vec::new() }
+    /// Slices of a Service with these ready endpoints, on port 8080 for all protocols.
+    pub fn of(service: &str, hosts: &[&Host]) -> String {
+        Self::pair(service, |slice| slice.all_protocols(8080).hosts(hosts))
     }
 
-    /// Gives it another name.
-    pub fn name(mut self, name: &str) -> Self {
-        self.meta.name = name.to_owned();
-        self
-    }
-
-    /// Puts it into another namespace.
-    pub fn namespace(mut self, namespace: &str) -> Self {
-        self.meta.namespace = namespace.to_owned();
-        self
-    }
-
-    /// Adds a line to `metadata`, such as `annotations: {shunt.dev/weight: "2"}`.
-    pub fn metadata(mut self, line: &str) -> Self {
-        self.meta.lines.push(line.to_owned());
-        self
-    }
-
-    /// Adds a port; the name is that of the Service's port.
-    pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
-        self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
-        self
+    fn of_service(service: &str, suffix: &str) -> Self {
+        let slice = Self::named(&format!("{service}-{suffix}"), "default");
+        slice.label("kubernetes.io/service-name", service)
     }
 
     /// Adds a port for each protocol, as [`Service::all_protocols`] names it.
     pub fn all_protocols(self, port: u16) -> Self {
-        Protocol::ALL
-            .into_iter()
-            .fold(self, |slice, protocol| slice.port(&lower(protocol), protocol, port))
+        let add = |slice: Self, protocol| slice.port(&lower(protocol), protocol, port);
+        Protocol::ALL.into_iter().fold(self, add)
     }
 
     /// Adds hosts as ready endpoints, by their address of the slice's family.
@@ -249,126 +227,59 @@ impl EndpointSlice {
     pub fn host(self, host: &Host, fields: &str) -> Self {
         let ip = host.ips().find(|ip| ip.is_ipv4() == self.ipv4);
         let address = ip.map(|ip| ip.to_string()).unwrap_or_default();
-        match &host.node {
-            Some(node) => self.endpoint(&address, &format!("nodeName: {node:?}, {fields}")),
-            None => self.endpoint(&address, fields),
-        }
+        let node = host.node.as_ref().map(|node| format!("nodeName: {node:?}, "));
+        self.endpoint(&address, &(node.unwrap_or_default() + fields))
     }
 
     /// Adds an endpoint with these fields, which may be empty.
     pub fn endpoint(mut self, address: &str, fields: &str) -> Self {
-        self.endpoints.push(format!("{{addresses: [{address:?}], {fields}}}"));
+        self.items.push(format!("{{addresses: [{address:?}], {fields}}}"));
         self
     }
-}
-
-impl Display for EndpointSlice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n{}addressType: {}\n\
-             ports:{}\nendpoints:{}",
-            self.meta,
-            if self.ipv4 { "IPv4" } else { "IPv6" },
-            list(&self.ports, ""),
-            list(&self.endpoints, ""),
-        )
-    }
-}
-
-/// A Node.
-#[derive(Clone, Debug)]
-pub struct Node {
-    meta: Meta,
-    addresses: Vec<String>,
-    spec: Vec<String>,
 }
 
 impl Node {
     /// The Node object of a host: its name and, as internal IPs, the primary address of each family.
     pub fn of(host: &Host) -> Self {
-        let ips = host.ipv4.first().map(ToString::to_string).into_iter();
-        let ips = ips.chain(host.ipv6.first().map(ToString::to_string));
-        let addresses = ips.map(|ip| format!("{{type: InternalIP, address: {ip:?}}}")).collect();
-        let mut meta = Meta::new(&host.name);
-        meta.namespace.clear();
-        Self { meta, addresses, spec: Vec::new() }
+        let v4 = host.ipv4.first().map(ToString::to_string);
+        let ips = v4.into_iter().chain(host.ipv6.first().map(ToString::to_string));
+        let items = ips.map(|ip| format!("{{type: InternalIP, address: {ip:?}}}")).collect();
+        Self { items, ..Self::without_addresses(host) }
     }
 
     /// The same, as long as nothing has written its addresses.
     pub fn without_addresses(host: &Host) -> Self {
-        Self { addresses: Vec::new(), ..Self::of(host) }
-    }
-
-    /// Adds a label.
-    pub fn label(mut self, key: &str, value: &str) -> Self {
-        self.meta.labels.push((key.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Adds a line to `spec`, such as `podCIDRs: ["10.244.0.0/24"]`.
-    pub fn spec(mut self, line: &str) -> Self {
-        self.spec.push(line.to_owned());
-        self
+        Self::named(&host.name, "")
     }
 }
 
-impl Display for Node {
+impl<const KIND: usize> Display for Object<KIND> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "---\napiVersion: v1\nkind: Node\n{}", self.meta)?;
-        if !self.spec.is_empty() {
-            writeln!(f, "spec:\n  {}", self.spec.join("\n  "))?;
+        let Self { name, namespace, labels, metadata, spec, ports, .. } = self;
+        writeln!(f, "---\n{}\nmetadata:\n  name: {name:?}", KINDS[KIND])?;
+        if !namespace.is_empty() {
+            writeln!(f, "  namespace: {namespace:?}")?;
         }
-        writeln!(f, "status:\n  addresses:{}", list(&self.addresses, "  "))
-    }
-}
-
-/// The part called `metadata`.
-#[derive(Clone, Debug)]
-struct Meta {
-    /// Empty for objects that are not in a namespace.
-    namespace: String,
-    name: String,
-    labels: Vec<(String, String)>,
-    lines: Vec<String>,
-}
-
-impl Meta {
-    fn new(name: &str) -> Self {
-        Self {
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
-            labels: Vec::new(),
-            lines: Vec::new(),
+        writeln!(f, "  labels: {{{labels}}}\n{metadata}")?;
+        if KIND == 0 || !spec.is_empty() {
+            writeln!(f, "spec:\n{spec}")?;
+        }
+        let items = self.items.join(", ");
+        let family = if self.ipv4 { "IPv4" } else { "IPv6" };
+        match KIND {
+            0 => {
+                let kind = match (self.items.is_empty(), self.node_ports) {
+                    (false, _) => "LoadBalancer",
+                    (true, true) => "NodePort",
+                    (true, false) => "ClusterIP",
+                };
+                let status = format!("status: {{loadBalancer: {{ingress: [{items}]}}}}");
+                writeln!(f, "  type: {kind}\n  ports: [{ports}]\n{status}")
+            }
+            1 => writeln!(f, "addressType: {family}\nports: [{ports}]\nendpoints: [{items}]"),
+            _ => writeln!(f, "status: {{addresses: [{items}]}}"),
         }
     }
-}
-
-impl Display for Meta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "metadata:\n  name: {:?}", self.name)?;
-        if !self.namespace.is_empty() {
-            writeln!(f, "  namespace: {:?}", self.namespace)?;
-        }
-        for line in &self.lines {
-            writeln!(f, "  {line}")?;
-        }
-        if !self.labels.is_empty() {
-            writeln!(f, "  labels:")?;
-        }
-        self.labels.iter().try_for_each(|(key, value)| writeln!(f, "    {key:?}: {value:?}"))
-    }
-}
-
-/// A YAML list below a key that has just been written.
-fn list(items: &[String], indent: &str) -> String {
-    if items.is_empty() {
-        return " []".to_owned();
-    }
-    items.iter().fold(String::new(), |mut text, item| {
-        let _ = write!(text, "\n{indent}- {item}");
-        text
-    })
 }
 
 fn lower(protocol: Protocol) -> String {

@@ -144,17 +144,9 @@ impl Topology {
 
     fn configure(&self) -> Result<()> {
         // Interfaces take their settings from `default` when they are made or moved here.
-        let namespaces = [
-            &self.switch,
-            &self.node,
-            &self.node2,
-            &self.client,
-            &self.pod1,
-            &self.pod2,
-            &self.pod3,
-        ];
-        for ns in namespaces {
-            quieten(ns)?;
+        quieten(&self.switch)?;
+        for host in self.hosts() {
+            quieten(host)?;
         }
         for router in [&self.switch, &self.node, &self.node2] {
             forward(router)?;
@@ -182,9 +174,19 @@ impl Topology {
         Ok(())
     }
 
+    /// Its hosts, the pods last.
+    pub fn hosts(&self) -> [&Host; 6] {
+        [&self.client, &self.node, &self.node2, &self.pod1, &self.pod2, &self.pod3]
+    }
+
+    /// The pods of both nodes.
+    pub fn pods(&self) -> [&Host; 3] {
+        [&self.pod1, &self.pod2, &self.pod3]
+    }
+
     /// Starts a server in each pod, on the same port.
     pub fn serve(&self, port: u16) -> Result<Vec<Echo>> {
-        [&self.pod1, &self.pod2, &self.pod3].map(|pod| Echo::on(pod, port)).into_iter().collect()
+        self.pods().map(|pod| Echo::on(pod, port)).into_iter().collect()
     }
 
     /// Adds a pod to a node of this topology.

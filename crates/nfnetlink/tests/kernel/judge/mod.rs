@@ -11,6 +11,13 @@ use anyhow::Result;
 use nfnetlink::nft::{Interface, JudgedPacket, Judgement, Passing, Socket};
 use shunt_testbed::Netns;
 
+/// Returns the lines of a section of a text.
+fn section(text: &'static str, name: &str) -> impl Iterator<Item = &'static str> {
+    let mut sections = text.split("\n== ");
+    let lines = sections.find_map(|section| section.strip_prefix(name)?.strip_prefix('\n'));
+    lines.unwrap_or_default().lines().filter(|line| !line.is_empty())
+}
+
 /// Protocol numbers of IP.
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::store::Compacted;
-
 /// A refusal: its HTTP status and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -32,6 +30,11 @@ impl Refusal {
         Self::new(504, message)
     }
 
+    /// What happened after that is not known any more.
+    pub(super) fn too_old(asked: u64, oldest: u64) -> Self {
+        Self::new(410, format!("too old resource version: {asked} ({oldest})"))
+    }
+
     pub(super) fn object(&self) -> Value {
         let Self { code, message } = self;
         let details = if *code == 504 { json!({"retryAfterSeconds": 1}) } else { json!({}) };
@@ -44,12 +47,5 @@ impl Refusal {
     /// As an event of a watch.
     pub(super) fn event(&self) -> Value {
         json!({"type": "ERROR", "object": self.object()})
-    }
-}
-
-impl Compacted {
-    pub(super) fn refuse(&self, asked: u64) -> Refusal {
-        let oldest = self.0;
-        Refusal::new(410, format!("too old resource version: {asked} ({oldest})"))
     }
 }

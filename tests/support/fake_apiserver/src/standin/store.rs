@@ -11,10 +11,6 @@ use crate::object::{Key, Kind};
 /// An object as the server holds it.
 pub(super) type Object = Arc<Value>;
 
-/// The revision that is asked for is compacted; the oldest that is left.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Compacted(pub(super) u64);
-
 /// One write; an object is made, replaced or deleted.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
@@ -77,9 +73,9 @@ impl Store {
         self.compacted = self.revision;
     }
 
-    /// Whether it is known what happened after a revision.
-    pub(super) fn check(&self, revision: u64) -> Result<(), Compacted> {
-        if revision < self.compacted { Err(Compacted(self.compacted)) } else { Ok(()) }
+    /// The oldest revision after which it is known what happened.
+    pub(super) fn oldest(&self) -> u64 {
+        self.compacted
     }
 
     /// All objects of a kind, in the order of their keys.

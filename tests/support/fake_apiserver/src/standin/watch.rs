@@ -14,6 +14,7 @@ use super::encoding::Encoding;
 use super::request::Request;
 use super::selector::Selector;
 use super::shared::Shared;
+use super::status::Refusal;
 use super::store::{Object, Store, Write};
 
 /// How often watches that allow it are sent a bookmark.
@@ -78,9 +79,9 @@ impl Watch {
     pub(super) async fn run(mut self, shared: &Shared, mut sender: Sender) -> Option<()> {
         let mut position = match self.from {
             Some(revision) => {
-                let known = shared.store().check(revision);
-                if let Err(compacted) = known {
-                    self.send(&mut sender, &compacted.refuse(revision).event()).await?;
+                let oldest = shared.store().oldest();
+                if revision < oldest {
+                    self.send(&mut sender, &Refusal::too_old(revision, oldest).event()).await?;
                     return None;
                 }
                 revision

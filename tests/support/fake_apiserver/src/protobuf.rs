@@ -1,30 +1,43 @@
 //! The protobuf encoding of objects, lists, events of watches and rejections, made of their JSON.
 //!
-//! The numbers of fields are those of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery`,
-//! written down once more and not the agent's. Whole objects with all their other fields come from
-//! kube-apiserver, in `tests/api/encodings.rs`. Pure.
+//! The numbers of fields are those of `protobuf/fields.proto`, written down once more and not the
+//! agent's. Whole objects with all their other fields come from kube-apiserver, in
+//! `tests/api/encodings.rs`. Pure.
 
-mod messages;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use prost::encoding::{WireType, encode_key, encode_varint};
 use serde_json::Value;
 
 use crate::object::Kind;
 
-use messages::{Field, Holds};
-
 /// What each envelope begins with.
 const MAGIC: &[u8] = b"k8s\0";
+
+/// A field of a message: its number, its name in JSON, and the last word of its type.
+type Field = (u32, &'static str, &'static str);
+
+static MESSAGES: LazyLock<BTreeMap<&str, Vec<Field>>> = LazyLock::new(|| {
+    let field = |line: &'static str| {
+        let (field, number) = line.strip_suffix(';')?.split_once(" = ")?;
+        let (holds, name) = field.rsplit_once(' ')?;
+        Some((number.parse().ok()?, name, holds.rsplit(' ').next()?))
+    };
+    let messages = include_str!("protobuf/fields.proto").split("\nmessage ").skip(1);
+    let named = messages.filter_map(|message| message.split_once(" {"));
+    named.map(|(name, fields)| (name, fields.lines().filter_map(field).collect())).collect()
+});
 
 /// Encodes the body of an answer: a list, an object or a `Status`.
 pub fn body(kind: Kind, json: &Value) -> Vec<u8> {
     if json["kind"] == "Status" {
-        return envelope("v1", "Status", message(messages::STATUS, json));
+        return envelope("v1", "Status", message("Status", json));
     }
     let Some(items) = json["items"].as_array() else {
         return envelope(kind.api_version(), kind.as_str(), object(kind, json));
     };
-    let mut list = bytes(1, &message(messages::LIST_META, &json["metadata"]));
+    let mut list = bytes(1, &message("ListMeta", &json["metadata"]));
     items.iter().for_each(|item| list.extend(bytes(2, &object(kind, item))));
     envelope(kind.api_version(), &format!("{kind}List"), list)
 }
@@ -40,14 +53,7 @@ pub fn frame(kind: Kind, event: &Value) -> Vec<u8> {
 
 /// Encodes an object without an envelope. A field of a wrong type has a wrong type in it, too.
 pub fn object(kind: Kind, json: &Value) -> Vec<u8> {
-    let fields = match kind {
-        Kind::Service => messages::SERVICE,
-        Kind::EndpointSlice => messages::ENDPOINT_SLICE,
-        Kind::Node => messages::NODE,
-        Kind::ServiceCidr => messages::SERVICE_CIDR,
-        Kind::Event => messages::BARE,
-    };
-    message(fields, json)
+    message(kind.as_str(), json)
 }
 
 /// Puts an encoded object into its envelope, a `runtime.Unknown`.
@@ -57,30 +63,33 @@ pub fn envelope(api_version: &str, kind: &str, raw: Vec<u8>) -> Vec<u8> {
     [MAGIC, &bytes(1, &type_meta), &bytes(2, &raw), &bytes(3, b""), &bytes(4, b"")].concat()
 }
 
-fn message(fields: &[Field], json: &Value) -> Vec<u8> {
+fn message(name: &str, json: &Value) -> Vec<u8> {
     let mut message = Vec::new();
-    for Field(number, name, holds) in fields {
+    for &(number, name, holds) in &MESSAGES[name] {
         match &json[name] {
             Value::Array(values) => {
-                values.iter().for_each(|value| message.extend(field(*number, *holds, value)));
+                values.iter().for_each(|value| message.extend(field(number, holds, value)));
             }
-            value => message.extend(field(*number, *holds, value)),
+            value => message.extend(field(number, holds, value)),
         }
     }
     message
 }
 
-fn field(number: u32, holds: Holds, json: &Value) -> Vec<u8> {
+fn field(number: u32, holds: &str, json: &Value) -> Vec<u8> {
     match (holds, json) {
         (_, Value::Null) => Vec::new(),
-        (Holds::Message(fields), Value::Object(_)) => bytes(number, &message(fields, json)),
-        (Holds::Map, Value::Object(entries)) => {
+        // `map<string, string>`.
+        ("string>", Value::Object(entries)) => {
             let entry = |(name, value): (&String, &Value)| {
-                bytes(number, &[text(1, name), field(2, Holds::Scalar, value)].concat())
+                bytes(number, &[text(1, name), field(2, "string", value)].concat())
             };
             entries.iter().flat_map(entry).collect()
         }
-        (Holds::Time, Value::String(time)) => {
+        (name, Value::Object(_)) if MESSAGES.contains_key(name) => {
+            bytes(number, &message(name, json))
+        }
+        ("Time", Value::String(time)) => {
             let seconds = time.parse().map(jiff::Timestamp::as_second);
             seconds.map_or(varint(number, 1), |seconds| bytes(number, &varint(1, seconds)))
         }
