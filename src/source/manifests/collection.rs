@@ -47,6 +47,11 @@ impl Collection {
         self.files.entry(file).or_default().problems = vec![problem];
     }
 
+    /// Returns true if the file has had content.
+    pub(super) fn knows(&self, file: &FileId) -> bool {
+        self.files.contains_key(file)
+    }
+
     /// Removes a file.
     pub(super) fn remove(&mut self, file: &FileId) {
         self.files.remove(file);

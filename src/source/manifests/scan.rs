@@ -119,7 +119,9 @@ impl Scanner {
             }
             Err(mut problem) => {
                 self.unusable += 1;
-                problem.reason.push_str(" (the previous content of the file stays in effect)");
+                if self.collection.knows(&file) {
+                    problem.reason.push_str(" (the previous content of the file stays in effect)");
+                }
                 self.log_new(&file, std::slice::from_ref(&*problem));
                 self.collection.keep(file, *problem);
             }
