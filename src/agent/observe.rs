@@ -62,7 +62,7 @@ impl Observer {
                 flows,
                 loopback,
                 batches,
-                has_lost_batches,
+                has_lost_changes,
                 changes,
                 stats,
                 snapshot,
@@ -75,7 +75,7 @@ impl Observer {
                 if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
                     self.reports.history.notice(None, "programs again what changes".to_owned());
                 }
-                self.reports.history.synced(&batches, has_lost_batches, &snapshot);
+                self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
                 if !has_same_health_checks(&before, &snapshot) {

@@ -28,8 +28,8 @@ pub enum Event<'a> {
         /// The batches since the previous sync, with the changes that make the objects as they were
         /// before, in the order of what they undo.
         batches: Vec<ChangeBatch>,
-        /// Syncs failed for so long that earlier batches were dropped.
-        has_lost_batches: bool,
+        /// Syncs failed for so long that these changes are dropped.
+        has_lost_changes: bool,
         /// The number of changes in these batches.
         changes: ChangeCounts,
         /// The transactions since the last event.

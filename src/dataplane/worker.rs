@@ -30,8 +30,10 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
-/// The number of batches that a sync reports: syncs may fail for hours.
-const MAX_BATCHES: usize = 10_000;
+/// The number of batches whose latencies count, and of those whose former objects are kept: syncs may
+/// fail for hours.
+const MAX_BATCHES: usize = 100_000;
+const MAX_UNDONE: usize = 2_000;
 
 /// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +54,8 @@ pub(super) struct Worker<R> {
     /// number of these.
     batches: Vec<ChangeBatch>,
     changes: ChangeCounts,
-    /// There were too many batches since the last sync.
-    has_lost_batches: bool,
+    /// There were too many batches since the last sync to keep what they undo.
+    has_lost_changes: bool,
     /// The time of the last successful sync.
     snapshot: Arc<Snapshot>,
     /// A sync is due, possibly after the minimum time between commits.
@@ -82,7 +84,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             report,
             batches: Vec::new(),
             changes: ChangeCounts::default(),
-            has_lost_batches: false,
+            has_lost_changes: false,
             snapshot: Arc::default(),
             due: false,
             last_commit: None,
@@ -138,10 +140,15 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
-                self.batches.push(batch);
-                if self.batches.len() > MAX_BATCHES {
-                    self.batches.clear();
-                    self.has_lost_batches = true;
+                if self.batches.len() == MAX_UNDONE {
+                    self.has_lost_changes = true;
+                    self.batches.iter_mut().for_each(|batch| batch.changes = Vec::new());
+                }
+                if self.has_lost_changes {
+                    batch.changes = Vec::new();
+                }
+                if self.batches.len() < MAX_BATCHES {
+                    self.batches.push(batch);
                 }
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
@@ -244,9 +251,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.retry = FIRST_RETRY;
         self.pause_until = None;
         let stats = self.dataplane.take_stats();
-        let has_lost_batches = std::mem::take(&mut self.has_lost_batches);
-        let is_news = has_lost_batches || !self.batches.is_empty();
-        let revision = self.snapshot.revision + u64::from(is_news);
+        let revision = self.snapshot.revision + u64::from(!self.batches.is_empty());
         let snapshot = Arc::new(Snapshot { revision, ..self.dataplane.snapshot() });
         let before = std::mem::replace(&mut self.snapshot, snapshot.clone());
         (self.report)(Event::Synced {
@@ -254,7 +259,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             flows: self.dataplane.take_flows(),
             loopback: self.dataplane.take_loopback(),
             batches: std::mem::take(&mut self.batches),
-            has_lost_batches,
+            has_lost_changes: std::mem::take(&mut self.has_lost_changes),
             changes: std::mem::take(&mut self.changes),
             stats,
             snapshot: snapshot.clone(),

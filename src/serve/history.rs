@@ -150,7 +150,7 @@ impl Entries {
             && let Some(oldest) = self.entries.pop_front()
         {
             self.size -= oldest.size();
-            self.since = Some(oldest.at);
+            self.since = self.since.max(Some(oldest.at));
             self.first = None;
         }
     }
@@ -176,5 +176,36 @@ fn concerned(before: &Change, now: &Store) -> Option<ObjectName> {
         Change::Slice(slice) => slice.service_name(),
         Change::SliceGone(name) => now.slice(name)?.service_name(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use shunt_fake_nftables::service;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_what_is_lost_is_said() {
+        let (history, snapshot) = (History::default(), Snapshot::default());
+        let start = Instant::now();
+        let batch = |seconds| {
+            let before = Change::service(service(1));
+            ChangeBatch::new(vec![before], start.checked_sub(Duration::from_secs(seconds)).unwrap())
+        };
+        history.synced(&[batch(100)], false, &snapshot);
+        let (since, first) = history.all();
+        assert_eq!(first.len(), 1);
+        assert!(history.last_changes()(&service(2).name).is_some(), "the first sync");
+        for _ in 0..LIMIT / ENTRY {
+            history.synced(&[batch(50)], false, &snapshot);
+        }
+        let (later, entries) = history.all();
+        assert!(later >= since && entries.len() * 2 * ENTRY <= LIMIT, "{}", entries.len());
+        assert!(history.last_changes()(&service(2).name).is_none(), "it may be forgotten");
+        history.synced(&[], true, &snapshot);
+        assert!(history.all().0 >= later && history.all().1.is_empty());
     }
 }
