@@ -71,11 +71,12 @@ impl Observer {
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
                 let before = self.reports.known.snapshot();
+                // Before the snapshot: a reader of both never has newer objects than changes.
+                self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 // First, so that the status of an agent that is ready includes this sync.
                 if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
                     self.reports.history.notice(None, "programs again what changes".to_owned());
                 }
-                self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
                 if !has_same_health_checks(&before, &snapshot) {

@@ -171,7 +171,7 @@ pub(super) fn latest(objects: &Objects) -> Vec<Line> {
     lines.split_off(lines.len().saturating_sub(LATEST))
 }
 
-/// Returns what differs between an object of before and that of the store.
+/// Returns the differences between a former object and the present one.
 fn differences(before: &Change, after: &Store) -> Vec<String> {
     match before {
         Change::Slice(before) => slices(Some(before), after.slice(&before.name)),
@@ -191,7 +191,7 @@ fn differences(before: &Change, after: &Store) -> Vec<String> {
     }
 }
 
-/// Returns what became of an object, field by field.
+/// Returns the changes of an object, field by field.
 fn fields<T: Serialize>(what: &str, before: Option<&T>, after: Option<&T>) -> Vec<String> {
     let (Some(before), Some(after)) = (before, after) else {
         return match (before, after) {
@@ -213,7 +213,7 @@ fn fields<T: Serialize>(what: &str, before: Option<&T>, after: Option<&T>) -> Ve
     differ.map(text).collect()
 }
 
-/// Returns what became of the endpoints of a slice.
+/// Returns the changes of a slice's endpoints.
 fn slices(before: Option<&EndpointSlice>, after: Option<&EndpointSlice>) -> Vec<String> {
     let Some(slice) = after.or(before) else { return Vec::new() };
     let endpoints = |slice: Option<&EndpointSlice>| -> BTreeMap<IpAddr, Endpoint> {

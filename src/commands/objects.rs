@@ -23,7 +23,7 @@ use crate::source::manifests::{self, Locations};
 const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A reader of objects: those that were read already, or the running agent's.
+/// A reader of objects: read already, or asked of the running agent.
 pub(super) struct Reader(Option<Box<Objects>>);
 
 impl ObjectArguments {

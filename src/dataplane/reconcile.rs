@@ -132,9 +132,8 @@ impl Dataplane {
         }
     }
 
-    /// Applies changes, which the next sync programs, and replaces them by those that make the objects
-    /// as they were, in the same order; the first lists of all objects have none. Returns false if the
-    /// store had them all already.
+    /// Applies changes, which the next sync programs. Replaces each with the change that undoes it,
+    /// except for the first lists. Returns false if the store had them all already.
     pub(super) fn receive(&mut self, changes: &mut Vec<Change>) -> bool {
         let mut is_news = false;
         for change in std::mem::take(changes) {
