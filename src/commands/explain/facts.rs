@@ -149,6 +149,8 @@ pub enum Passing {
     May(String),
     /// A chain may translate it, and then shunt's rules do not see it.
     MayTranslate(String),
+    /// A chain excludes it from connection tracking, and then no rule translates it.
+    Untracked(String),
 }
 
 impl Passing {
@@ -160,8 +162,13 @@ impl Passing {
             Passing::Rejects(by) => ("rejects", by, Code::ForeignDrop),
             Passing::May(by) => ("may drop", by, Code::ForeignDropPossible),
             Passing::MayTranslate(by) => ("may translate", by, Code::ForeignTranslationPossible),
+            Passing::Untracked(by) => ("does not track", by, Code::Untracked),
         };
-        Some(Finding::new(code, format!("another program {does} {what}: {by}")))
+        let mut text = format!("another program {does} {what}: {by}");
+        if code == Code::Untracked {
+            text += "; no rule translates an untracked packet, and it goes to the address itself";
+        }
+        Some(Finding::new(code, text))
     }
 }
 

@@ -79,9 +79,10 @@ pub fn judge(
             // Only an address of the cluster has no other owner outside of it.
             let is_cluster_ip =
                 reasons.target.as_ref().is_some_and(|it| it.kind == FrontendKind::ClusterIp);
-            match may_translate || facts.is_for_node || !is_cluster_ip {
-                true => Verdict::Unknown,
-                false => Verdict::Dropped,
+            match facts.before {
+                Passing::Untracked(_) if facts.is_for_node => Verdict::NotAService,
+                _ if may_translate || facts.is_for_node || !is_cluster_ip => Verdict::Unknown,
+                _ => Verdict::Dropped,
             }
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
@@ -161,6 +162,7 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
     };
     let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
     let judged = match &facts.before {
+        Passing::Untracked(_) => verdict,
         _ if verdict == Verdict::NotAService => return verdict,
         Passing::Drops(_) => Verdict::Dropped,
         Passing::Rejects(_) => Verdict::Refused,
@@ -169,7 +171,8 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
         _ => Verdict::Unknown,
     };
     // A possible cause comes behind the certain ones.
-    let place = if judged == verdict && has_no_service { findings.len() } else { 0 };
+    let is_extra = judged == verdict && has_no_service && finding.code != Code::Untracked;
+    let place = if is_extra { findings.len() } else { 0 };
     findings.insert(place, finding);
     judged
 }

@@ -29,7 +29,7 @@ use crate::commands::objects::place;
 use crate::dataplane::KernelTables;
 use crate::serve::query::Objects;
 
-pub use facts::Facts;
+pub use facts::{Facts, Passing};
 pub use judge::{Verdict, judge};
 pub use probe::Probe;
 pub use report::Explanation;
@@ -134,8 +134,14 @@ pub fn explain(
     kernel: Option<&Way>,
     facts: &Facts,
 ) -> Explanation {
-    let planned = Way::planned(packet, subject.desired);
-    let way = kernel.unwrap_or(&planned);
+    let mut planned = Way::planned(packet, subject.desired);
+    let is_untracked = matches!(facts.before, Passing::Untracked(_));
+    if is_untracked {
+        // All rules that decide about a Service are in chains for address translation.
+        planned.walk.end = End::Untouched;
+        planned.masquerades.clear();
+    }
+    let way = kernel.filter(|_| !is_untracked).unwrap_or(&planned);
     let reasons = reasons(packet, subject.store, subject.desired, &way.walk);
     let status = subject.agent.map(|agent| &agent.status);
     let judgement = judge(packet, &reasons, way, &planned, facts, status);

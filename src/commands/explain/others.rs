@@ -40,7 +40,8 @@ struct Passage<'a> {
     packet: JudgedPacket,
     /// The bits of the mark that are shunt's.
     own_mark: u32,
-    /// The first chain that may drop or translate the packet.
+    /// The first chain that may drop or translate the packet, or the one that excludes it from
+    /// connection tracking.
     doubt: Option<Passing>,
 }
 
@@ -191,11 +192,21 @@ impl<'a> Passage<'a> {
                 // shunt's own chain clears its bit there.
                 self.packet.mark.known &= !self.own_mark;
             }
+            // Address translation works by connection tracking.
+            if self.packet.untracked && chain.kind == "nat" {
+                continue;
+            }
             let judgement = self.others.socket.judge(&chain, &self.packet)?;
             self.packet.mark = judgement.mark;
             // Before shunt does.
             if let Some(place) = judgement.translation.filter(|_| !self.packet.translated) {
-                self.doubt.get_or_insert(Passing::MayTranslate(name(&chain, &place)));
+                let by = name(&chain, &place);
+                if judgement.untracked {
+                    self.packet.untracked = true;
+                    self.doubt = Some(Passing::Untracked(by));
+                } else {
+                    self.doubt.get_or_insert(Passing::MayTranslate(by));
+                }
             }
             match judgement.passing {
                 Judged::Passes => {}

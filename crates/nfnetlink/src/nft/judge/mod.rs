@@ -32,12 +32,19 @@ pub struct Judgement {
     pub translation: Option<Place>,
     /// The packet mark after the chain, as far as it is known.
     pub mark: Mark,
+    /// True if the chain certainly excludes the packet from connection tracking.
+    pub untracked: bool,
 }
 
 impl Judgement {
     /// Returns the judgement on a chain that does not see the packet.
     fn unseen(packet: &JudgedPacket) -> Judgement {
-        Judgement { passing: Passing::Passes, translation: None, mark: packet.mark }
+        Judgement {
+            passing: Passing::Passes,
+            translation: None,
+            mark: packet.mark,
+            untracked: packet.untracked,
+        }
     }
 }
 

@@ -55,6 +55,8 @@ pub struct JudgedPacket {
     /// True if the destination is an address of this node, false if it is a unicast address
     /// elsewhere; `None` if it is unknown.
     pub is_local: Option<bool>,
+    /// True if a chain before this one has excluded the packet from connection tracking.
+    pub untracked: bool,
 }
 
 impl JudgedPacket {
@@ -74,6 +76,7 @@ impl JudgedPacket {
             output: None,
             mark: Mark::UNKNOWN,
             is_local: None,
+            untracked: false,
         }
     }
 
@@ -254,6 +257,7 @@ impl<'a> View<'a> {
     pub(super) fn state(&self) -> State {
         let is_early = matches!(self.hook, PREROUTING | OUTPUT) && self.priority <= CONNTRACK;
         let tracking = match (self.is_ip(), is_early, self.priority) {
+            _ if self.packet.untracked => Tracking::Untracked,
             (false, ..) | (_, true, CONNTRACK) => Tracking::Unknown,
             // A packet that comes in by the loopback interface is tracked since it went out there.
             (_, true, _) if self.hook == PREROUTING && !self.is_from_elsewhere() => {

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::matches::{Evaluation, Reason, Step};
-use super::packet::{Mark, State, View};
+use super::packet::{Mark, State, Tracking, View};
 use super::registers::Bits;
 use super::set::{Data, Set};
 use super::truth::Truth;
@@ -118,6 +118,7 @@ impl<R: Ruleset> Walk<'_, R> {
     fn judgement(self) -> Judgement {
         let accepted = self.accepted.as_ref().filter(|_| self.unknown.is_none());
         let mark = accepted.map_or(Mark::UNKNOWN, |state| Mark::of(&state.mark));
+        let untracked = accepted.is_some_and(|state| state.tracking == Tracking::Untracked);
         let first_doubt = self.doubt.unwrap_or_default();
         let passing = match (self.accepted, self.dropped, self.unknown) {
             (_, None, None) => Passing::Passes,
@@ -127,7 +128,7 @@ impl<R: Ruleset> Walk<'_, R> {
             }
             (_, _, Some((place, why))) => Passing::May { place, why },
         };
-        Judgement { passing, translation: self.translation, mark }
+        Judgement { passing, translation: self.translation, mark, untracked }
     }
 
     fn accept(&mut self, state: State) {
