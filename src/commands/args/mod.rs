@@ -17,7 +17,7 @@ use crate::config::parse_bool;
 
 pub use check::Check;
 pub use diff::Diff;
-pub use explain::{Destination, Explain};
+pub use explain::{Destination, Explain, Probes};
 pub use history::{History, Moment};
 pub use meta::{Completion, Man, ShowVersion};
 pub use services::{Services, ServicesOutput};

@@ -1,6 +1,6 @@
 //! What the kernel says about a packet and its endpoints, beside shunt's tables.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
@@ -10,17 +10,13 @@ use nfnetlink::route::{
 };
 use nix::errno::Errno;
 use shunt_core::explain::{Code, Finding, Packet, Tables};
-use shunt_core::model::{Backend, Family};
-use shunt_core::plan::FrontendKey;
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{FrontendKey, TABLE};
 
 use super::others::Others;
-use super::{Client, Origin, Way};
+use super::{Client, Origin, Probe, Way};
 use crate::dataplane::KernelTables;
 
-/// The maximum number of endpoints whose route and connections are read.
-const MAX_ENDPOINTS: usize = 256;
-/// The maximum number of endpoints for which the chains of other programs are judged.
-const MAX_JUDGED: usize = 16;
 /// The pause after which an unanswered connection counts as waiting: a reply takes less.
 const REPLY: Duration = Duration::from_millis(40);
 
@@ -37,6 +33,8 @@ pub struct Facts {
     pub before: Passing,
     /// True if the destination is an address of the node, which gets what no rule translates.
     pub is_for_node: bool,
+    /// What became of packets that were sent.
+    pub probes: Vec<Probe>,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
 }
@@ -64,6 +62,8 @@ pub struct EndpointFacts {
     pub tracked: Tracked,
     /// The verdict of other programs' chains.
     pub others: Passing,
+    /// The packet that was sent to it.
+    pub probe: Option<Probe>,
 }
 
 /// The way to an endpoint, behind the translation.
@@ -203,10 +203,10 @@ impl Facts {
             Err(error) => facts.unknown.push(format!("connection tracking: {error}")),
         }
         let mark = if way.walk.marked.is_some() { mark } else { 0 };
-        for (choice, tracked) in choices.iter().zip(tracked).take(MAX_ENDPOINTS) {
+        for (choice, tracked) in choices.iter().zip(tracked) {
             let reach = reach(packet, client, choice.backend, mark, &links);
-            let others = Passing::Passes;
-            facts.endpoints.push(EndpointFacts { backend: choice.backend, reach, tracked, others });
+            let (backend, others) = (choice.backend, Passing::Passes);
+            facts.endpoints.push(EndpointFacts { backend, reach, tracked, others, probe: None });
         }
         if let Err(error) = facts.judge_others(packet, mark, &links) {
             facts.before = Passing::May(format!("chains that could not be read: {error}"));
@@ -224,12 +224,64 @@ impl Facts {
     ) -> Result<(), nfnetlink::nft::Error> {
         let mut others = Others::list(packet, links)?;
         self.before = others.before(packet)?;
-        for EndpointFacts { backend, reach, others: passing, .. } in
-            self.endpoints.iter_mut().take(MAX_JUDGED)
-        {
+        for EndpointFacts { backend, reach, others: passing, .. } in &mut self.endpoints {
             *passing = others.behind(packet, *backend, reach, mark)?;
         }
         Ok(())
+    }
+
+    /// Sends a packet, or as many as it takes until each endpoint has got one.
+    ///
+    /// # Errors
+    /// If none can be sent, or the kernel does not trace it.
+    pub fn probe(&mut self, packet: &Packet, client: &Client, all: bool) -> anyhow::Result<()> {
+        // The choice is random: so many find each endpoint almost certainly.
+        let attempts = if all { 20 + 10 * self.endpoints.len() } else { 1 };
+        for _ in 0..attempts {
+            let asked =
+                |to: SocketAddr| self.endpoints.iter().any(|it| it.probe.is_some() && it.is_at(to));
+            let Some(probe) = Probe::send(packet, client, asked)? else { continue };
+            if !self.learn(probe) || self.endpoints.iter().all(|it| it.probe.is_some()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces what may happen by what the kernel did. Returns true if an endpoint got the packet.
+    fn learn(&mut self, probe: Probe) -> bool {
+        self.probes.push(probe.clone());
+        let Some(trace) = &probe.trace else { return false };
+        let end = trace.steps.last().filter(|step| step.verdict == "drop");
+        let by = || trace.by.clone().unwrap_or_default();
+        let passing = match end {
+            // What shunt's rules do is known.
+            Some(end) if end.table == TABLE => return false,
+            Some(_) if trace.outcome == "refused" => Passing::Rejects(by()),
+            Some(_) => Passing::Drops(by()),
+            None => Passing::Passes,
+        };
+        let at = |it: &&mut EndpointFacts| trace.backend.is_some_and(|to| it.is_at(to));
+        let endpoint = self.endpoints.iter_mut().find(at);
+        let is_met = endpoint.is_some();
+        let passing = match endpoint {
+            Some(endpoint) => {
+                endpoint.others = passing;
+                endpoint.probe = Some(probe);
+                Passing::Passes
+            }
+            None => passing,
+        };
+        if !matches!(self.before, Passing::Untracked(_)) {
+            self.before = passing;
+        }
+        is_met
+    }
+}
+
+impl EndpointFacts {
+    fn is_at(&self, to: SocketAddr) -> bool {
+        self.backend == Backend { address: to.ip(), port: to.port() }
     }
 }
 
@@ -262,14 +314,17 @@ fn conntrack(
             }
         })?;
     }
-    // Datagrams without an answer are normal.
-    if packet.protocol == shunt_core::model::Protocol::Tcp.number() && !unanswered.is_empty() {
+    if !unanswered.is_empty() {
         std::thread::sleep(REPLY);
         for (place, connection) in unanswered {
             let again = conntrack.get(connection.protocol, &connection.original)?;
             let still = again.is_some_and(|it| it.is_unanswered() && it.reply == connection.reply);
             tracked[place].waiting += usize::from(still);
         }
+    }
+    if packet.protocol == Protocol::Udp.number() {
+        // Some datagrams have no answer, where others have.
+        tracked.iter_mut().filter(|it| it.answered > 0).for_each(|it| it.waiting = 0);
     }
     let usage = conntrack.usage()?;
     let is_full = usage.limit.is_some_and(|limit| limit > 0 && usage.entries >= limit);

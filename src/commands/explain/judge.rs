@@ -2,13 +2,15 @@
 
 use std::net::SocketAddr;
 
+use nix::errno::Errno;
 use serde::Serialize;
 use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
+use super::probe::Outcome;
+use super::{Probe, Way};
 use crate::serve::status::{Source, Status};
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
@@ -20,6 +22,8 @@ const LATE: f64 = 2.0;
 pub enum Verdict {
     /// An endpoint gets it.
     Delivered,
+    /// Some endpoints that it may get are reachable, and others are not.
+    Partial,
     /// The client gets an error at once.
     Refused,
     /// No endpoint gets it, and the client gets no answer.
@@ -39,22 +43,17 @@ impl Verdict {
             Verdict::Refused | Verdict::Dropped => 3,
             Verdict::NotAService => 4,
             Verdict::Unknown => 1,
+            Verdict::Partial => 5,
         }
     }
 }
 
-/// The fate of a connection that gets one of the endpoints.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fate {
-    Delivered,
-    /// It does not arrive, without an answer.
-    Lost,
-    /// It does not arrive, and the client gets an error.
-    Refused,
-    Unknown,
-}
+/// The verdict, the findings, and the verdicts on endpoints.
+pub type Judgement = (Verdict, Vec<Finding>, Vec<Verdict>);
 
-/// Judges a packet, and returns the findings, most important first. `way` is its way through the kernel's tables, or the planned one without them.
+/// Judges a packet, and returns the findings, most important first, and the verdicts on the
+/// endpoints that the connection may get. `way` is its way through the kernel's tables, or the
+/// planned one without them.
 #[must_use]
 pub fn judge(
     packet: &Packet,
@@ -63,8 +62,8 @@ pub fn judge(
     planned: &Way,
     facts: &Facts,
     status: Option<&Status>,
-) -> (Verdict, Vec<Finding>) {
-    let mut findings = Vec::new();
+) -> Judgement {
+    let (mut findings, mut endpoints) = (Vec::new(), Vec::new());
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
     let verdict = match &way.walk.end {
@@ -87,7 +86,9 @@ pub fn judge(
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
         End::Translated { choices, lost, .. } => {
-            translated(packet, reasons, choices, *lost, way, facts, &mut findings)
+            endpoints = fates(packet, reasons, choices, way, facts, &mut findings);
+            // What finds no slot is not translated.
+            if *lost > 0.0 { Verdict::Unknown } else { joined(&endpoints) }
         }
     };
     findings.extend(reasons.findings.iter().cloned());
@@ -98,6 +99,7 @@ pub fn judge(
     if !is_explained && !way.agrees_with(planned) {
         findings.insert(0, Finding::new(Code::KernelDiffers, difference(way)));
     }
+    let verdict = elsewhere(packet, reasons, facts, verdict, &mut findings);
     let verdict = before(facts, verdict, &mut findings);
     let verdict = full_table(facts, verdict, &mut findings);
     findings.extend(state);
@@ -107,7 +109,7 @@ pub fn judge(
             .iter()
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
-    (verdict, findings)
+    (verdict, findings, endpoints)
 }
 
 /// Judges a connection to the agent's proxy on a loopback address.
@@ -177,17 +179,48 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
     judged
 }
 
-/// Judges a translated packet by the fates of its possible endpoints.
-fn translated(
+/// Judges a probe that no endpoint of the Service got.
+fn elsewhere(
+    packet: &Packet,
+    reasons: &Reasons,
+    facts: &Facts,
+    verdict: Verdict,
+    findings: &mut Vec<Finding>,
+) -> Verdict {
+    let Some(Probe { outcome, trace: Some(trace), .. }) = facts.probes.first() else {
+        return verdict;
+    };
+    if verdict == Verdict::NotAService || facts.endpoints.iter().any(|it| it.probe.is_some()) {
+        return verdict;
+    }
+    if let Some(foreign) = trace.backend {
+        let text = format!(
+            "another program translated the connection to {foreign}, which is no endpoint of the \
+             Service: see `shunt trace`"
+        );
+        findings.insert(0, Finding::new(Code::ForeignTranslation, text));
+    }
+    match outcome {
+        // The agent itself has answered.
+        Outcome::Answered if reasons.is_proxied => Verdict::Delivered,
+        Outcome::Answered => Verdict::Unknown,
+        Outcome::Refused(_) => Verdict::Refused,
+        // A server need not answer an empty datagram.
+        Outcome::NoAnswer if packet.protocol == Protocol::Udp.number() => verdict,
+        Outcome::NoAnswer => Verdict::Dropped,
+    }
+}
+
+/// Judges each endpoint that the connection may get.
+fn fates(
     packet: &Packet,
     reasons: &Reasons,
     choices: &[Choice],
-    lost: f64,
     way: &Way,
     facts: &Facts,
     findings: &mut Vec<Finding>,
-) -> Verdict {
-    let (mut delivered, mut refused, mut unknown) = (0, 0, 0);
+) -> Vec<Verdict> {
+    let mut fates = Vec::new();
     for (place, choice) in choices.iter().enumerate() {
         let masquerade = way.masquerades.get(place).copied().flatten();
         let facts = facts.endpoints.get(place);
@@ -195,22 +228,65 @@ fn translated(
             .endpoints
             .iter()
             .any(|view| view.is_local && view.address == choice.backend.address);
-        match fate(packet, choice, is_local, masquerade, facts, findings) {
-            Fate::Delivered => delivered += 1,
-            Fate::Lost => {}
-            Fate::Refused => refused += 1,
-            Fate::Unknown => unknown += 1,
+        fates.push(fate(packet, choice, is_local, masquerade, facts, findings));
+    }
+    fates
+}
+
+/// Joins the verdicts on all endpoints that the random choice may give.
+fn joined(fates: &[Verdict]) -> Verdict {
+    let has = |verdict| fates.contains(&verdict);
+    let is_lost = has(Verdict::Refused) || has(Verdict::Dropped);
+    match (has(Verdict::Delivered), is_lost, has(Verdict::Unknown)) {
+        (true, true, _) => Verdict::Partial,
+        (_, _, true) => Verdict::Unknown,
+        (true, false, _) => Verdict::Delivered,
+        _ if has(Verdict::Dropped) => Verdict::Dropped,
+        _ => Verdict::Refused,
+    }
+}
+
+/// Judges an endpoint by the packet that was sent to it. A datagram without an answer decides
+/// nothing.
+fn probed(
+    packet: &Packet,
+    backend: SocketAddr,
+    facts: &EndpointFacts,
+    findings: &mut Vec<Finding>,
+) -> Option<Verdict> {
+    let Probe { outcome, trace, .. } = facts.probe.as_ref()?;
+    let trace = trace.as_ref()?;
+    let reason = trace.reason.as_deref().unwrap_or("the trace shows no reason");
+    let unreachable = |reason: &str| {
+        let text = format!("endpoint {backend} is unreachable: {reason}");
+        Finding::new(Code::EndpointUnreachable, text)
+    };
+    let verdict = match outcome {
+        Outcome::Answered => return Some(Verdict::Delivered),
+        Outcome::Refused(_) => Verdict::Refused,
+        Outcome::NoAnswer => Verdict::Dropped,
+    };
+    let foreign = facts.others.finding(&format!("packets to endpoint {backend}"));
+    findings.push(match (foreign, outcome) {
+        (Some(foreign), _) => foreign,
+        (None, Outcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH))) => {
+            unreachable(errno.desc())
         }
-    }
-    match (delivered, unknown) {
-        // What finds no slot is not translated.
-        _ if lost > 0.0 => Verdict::Unknown,
-        (0, 0) if refused == choices.len() => Verdict::Refused,
-        (0, 0) => Verdict::Dropped,
-        (all, _) if all == choices.len() => Verdict::Delivered,
-        // The random choice decides.
-        _ => Verdict::Unknown,
-    }
+        (None, Outcome::Refused(_)) => {
+            let text = format!(
+                "endpoint {backend} refuses the connection: nothing listens on that port, or a \
+                 firewall rejects it"
+            );
+            Finding::new(Code::EndpointRefuses, text)
+        }
+        (None, _) if trace.outcome == "lost" => unreachable(reason),
+        (None, _) if packet.protocol == Protocol::Udp.number() => return None,
+        (None, _) => {
+            let text = format!("endpoint {backend} does not answer: {reason}");
+            Finding::new(Code::EndpointNotAnswering, text)
+        }
+    });
+    Some(verdict)
 }
 
 /// Judges what the packet meets on its way to the endpoint, in this order.
@@ -221,38 +297,41 @@ fn fate(
     masquerade: Option<Masquerade>,
     facts: Option<&EndpointFacts>,
     findings: &mut Vec<Finding>,
-) -> Fate {
+) -> Verdict {
     let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
+    if let Some(verdict) = facts.and_then(|facts| probed(packet, backend, facts, findings)) {
+        return verdict;
+    }
     let mut find = |finding: Finding| {
         if !findings.contains(&finding) {
             findings.push(finding);
         }
     };
     let unreachable = |text| Finding::new(Code::EndpointUnreachable, text);
-    let mut fate = Fate::Delivered;
+    let mut fate = Verdict::Delivered;
     if let Some(EndpointFacts { reach, others, .. }) = facts {
         if *reach == Reach::Unknown {
             let text = format!("the route to endpoint {backend} could not be read");
             find(unreachable(text));
-            fate = Fate::Unknown;
+            fate = Verdict::Unknown;
         } else if let Some(obstacle) = reach.obstacle() {
             find(unreachable(format!("endpoint {backend} is unreachable: {obstacle}")));
             return match reach {
-                Reach::Refused { answers: true, .. } => Fate::Refused,
-                _ => Fate::Lost,
+                Reach::Refused { answers: true, .. } => Verdict::Refused,
+                _ => Verdict::Dropped,
             };
         } else if let Some(router) = reach.default_router().filter(|_| is_local) {
             find(unreachable(format!(
                 "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
                  default route to {router}: is its pod gone?"
             )));
-            fate = Fate::Unknown;
+            fate = Verdict::Unknown;
         } else if let Some(finding) = others.finding(&format!("packets to endpoint {backend}")) {
             find(finding);
             fate = match others {
-                Passing::Drops(_) => return Fate::Lost,
-                Passing::Rejects(_) => return Fate::Refused,
-                _ => Fate::Unknown,
+                Passing::Drops(_) => return Verdict::Dropped,
+                Passing::Rejects(_) => return Verdict::Refused,
+                _ => Verdict::Unknown,
             };
         }
     }
@@ -268,24 +347,26 @@ fn fate(
         let is_received =
             packet.family() == Family::V6 && packet.protocol == Protocol::Udp.number();
         // A rule that may refuse it comes first.
-        return if is_received || fate == Fate::Unknown { Fate::Unknown } else { Fate::Lost };
+        return if is_received || fate == Verdict::Unknown {
+            Verdict::Unknown
+        } else {
+            Verdict::Dropped
+        };
     }
     let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
-    if let Some(tracked) = tracked.filter(|_| fate == Fate::Delivered) {
+    if let Some(tracked) = tracked.filter(|_| fate == Verdict::Delivered) {
         let text = format!(
-            "endpoint {backend} has not answered {} tracked connections, but {} others; --probe \
+            "endpoint {backend} has not answered {} tracked connections, but {}; --probe \
              shows whether it answers now",
             tracked.waiting,
             match tracked.answered {
-                0 => "no".to_owned(),
-                answered => format!("answered {answered}"),
+                0 => "no others".to_owned(),
+                answered => format!("answered {answered} others, which may be older"),
             }
         );
         // An entry stays for two minutes, even if its client has given up and the endpoint is back.
         find(Finding::new(Code::EndpointNotAnswering, text));
-        if tracked.answered == 0 {
-            fate = Fate::Unknown;
-        }
+        fate = Verdict::Unknown;
     }
     fate
 }
@@ -396,7 +477,8 @@ mod tests {
             let usage = Usage { entries, limit: Some(limit), ..Usage::default() };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
             let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
-            let (verdict, findings) = judge(&packet, &Reasons::default(), &way, &way, &facts, None);
+            let (verdict, findings, _) =
+                judge(&packet, &Reasons::default(), &way, &way, &facts, None);
             (verdict, findings.iter().map(|it| it.code).collect::<Vec<Code>>())
         };
         assert_eq!(verdict(99, 100, false), (Verdict::Delivered, vec![]));

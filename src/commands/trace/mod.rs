@@ -4,8 +4,7 @@
 //! ([`TraceTable`]), the way of each packet from the events of the kernel ([`Packets`]), and the
 //! [`Report`] about it.
 //!
-//! Must not know: the objects of the cluster. Rules of shunt are recognised by the plan of the
-//! running agent, which the caller asks for.
+//! Must not know: the objects of the cluster. It works without an agent.
 
 pub(in crate::commands) mod command;
 mod follow;
@@ -14,10 +13,11 @@ mod report;
 mod table;
 mod text;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use shunt_core::model::Protocol;
 
+pub(super) use follow::Tracer;
 pub use packets::{Outcome, Packet, Packets, Reply, Step};
 pub use report::{Report, StepReport};
 pub use table::TraceTable;
@@ -29,6 +29,6 @@ pub struct Target {
     pub to: SocketAddr,
     /// The transport protocol.
     pub protocol: Protocol,
-    /// The source address; `None` for every source.
-    pub from: Option<IpAddr>,
+    /// The source address, and its port unless that is 0; `None` for every source.
+    pub from: Option<SocketAddr>,
 }

@@ -223,9 +223,12 @@ fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
     rule.push(equals(bytes(target.to.ip())));
     if let Some(from) = target.from {
         rule.push(Expr::network(source, length, KEY));
-        rule.push(equals(bytes(from)));
+        rule.push(equals(bytes(from.ip())));
     }
     rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
+    if let Some(from) = target.from.filter(|from| from.port() != 0) {
+        rule.extend([transport(0, 2), equals(from.port().to_be_bytes().to_vec())]);
+    }
     rule.extend([transport(2, 2), equals(target.to.port().to_be_bytes().to_vec())]);
     match target.protocol {
         Protocol::Tcp => {

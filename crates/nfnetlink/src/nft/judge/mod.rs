@@ -75,11 +75,11 @@ pub struct Place {
 }
 
 impl fmt::Display for Place {
-    /// Writes the statement and where it is: `drop in rule 7 of chain FORWARD`.
+    /// Writes the statement and where it is: `drop in the rule with handle 7 of chain FORWARD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { chain, rule, what } = self;
         match rule {
-            Some(rule) => write!(f, "{what} in rule {rule} of chain {chain}"),
+            Some(rule) => write!(f, "{what} in the rule with handle {rule} of chain {chain}"),
             None => write!(f, "{what} of chain {chain}"),
         }
     }

@@ -509,7 +509,7 @@ mod tests {
             assert!(judgement.translation.is_some());
             assert_eq!(judgement.mark, Mark::UNKNOWN);
             let (place, why) = why(judgement);
-            assert_eq!(place, format!("{what} in rule 1 of chain base"));
+            assert_eq!(place, format!("{what} in the rule with handle 1 of chain base"));
             assert!(why.contains(reason), "{why}");
         }
         // They change nothing if the packet does not meet them.
@@ -524,11 +524,11 @@ mod tests {
         let lookup = |wanted| Expr::Lookup { set: "s".to_owned(), key: FIRST, wanted };
         let rules = Rules::default().with("base", vec![vec![lookup(Wanted::Member), drops()]]);
         let (place, reason) = why(rules.judge());
-        assert_eq!(place, "drop in rule 1 of chain base");
+        assert_eq!(place, "drop in the rule with handle 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
         let (place, reason) =
             why(Rules::default().with("base", vec![vec![lookup(Wanted::Verdict)]]).judge());
-        assert_eq!(place, "the map s in rule 1 of chain base");
+        assert_eq!(place, "the map s in the rule with handle 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
     }
 
