@@ -10,7 +10,6 @@ use shunt_core::plan::FrontendKey;
 use super::report::ServiceExplanation;
 use super::{
     Client, Explanation, Facts, Subject, Verdict, Way, explain as explain_packet, of_service,
-    packet,
 };
 use crate::agent::Failure;
 use crate::agent::kernel_errors;
@@ -104,18 +103,18 @@ impl Asked<'_> {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let client = Client::assumed(self.arguments.from, node, to.address);
-            let packet = packet(&client, to.address, to.protocol, to.port);
+            let packet = client.packet(to);
             return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
         let client = client(self.arguments, to.address)?;
-        let packet = packet(&client, to.address, to.protocol, to.port);
+        let packet = client.packet(to);
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
         let way = Way::in_kernel(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
-        let mut facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
+        let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
             facts.probe(&packet, &client, which == Probes::All)?;
         }

@@ -9,12 +9,12 @@ use nfnetlink::route::{
     route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Code, Finding, Packet, Tables};
+use shunt_core::explain::{Code, Entry, Finding, Packet, Tables};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{FrontendKey, TABLE};
 
 use super::others::Others;
-use super::{Client, Origin, Probe, Way};
+use super::{Client, Probe, Way};
 use crate::dataplane::KernelTables;
 
 /// The pause after which an unanswered connection counts as waiting: a reply takes less.
@@ -178,7 +178,6 @@ impl Facts {
     #[must_use]
     pub fn gather(
         packet: &Packet,
-        client: &Client,
         way: &Way,
         frontend: Option<FrontendKey>,
         mark: u32,
@@ -204,7 +203,7 @@ impl Facts {
         }
         let mark = if way.walk.marked.is_some() { mark } else { 0 };
         for (choice, tracked) in choices.iter().zip(tracked) {
-            let reach = reach(packet, client, choice.backend, mark, &links);
+            let reach = reach(packet, choice.backend, mark, &links);
             let (backend, others) = (choice.backend, Passing::Passes);
             facts.endpoints.push(EndpointFacts { backend, reach, tracked, others, probe: None });
         }
@@ -318,7 +317,8 @@ fn conntrack(
         std::thread::sleep(REPLY);
         for (place, connection) in unanswered {
             let again = conntrack.get(connection.protocol, &connection.original)?;
-            let still = again.is_some_and(|it| it.is_unanswered() && it.reply == connection.reply);
+            // An entry that is gone has timed out, or the endpoint has refused.
+            let still = again.is_none_or(|it| it.is_unanswered() && it.reply == connection.reply);
             tracked[place].waiting += usize::from(still);
         }
     }
@@ -345,25 +345,26 @@ fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
     Ok(found)
 }
 
-fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &[Link]) -> Reach {
-    let input = match &client.origin {
-        Origin::Interface(interface) => interface.as_ref().map(|interface| interface.index),
-        Origin::Node => None,
+fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach {
+    let input = match &packet.entry {
+        Entry::Interface(Some(name)) => links.iter().find(|link| link.name == **name),
+        _ => None,
     };
-    let is_own = client.origin == Origin::Node;
+    let input = input.map(|link| link.index);
+    let is_own = packet.entry == Entry::Node;
     // Without the interface of arrival, the kernel can judge only packets of the node.
     let source = (is_own || input.is_some()).then_some(packet.source);
     let query = RouteQuery { destination: backend.address, source, input, mark };
     let route = match route_to(query) {
         Ok(RouteAnswer::Route(route)) => route,
         Ok(RouteAnswer::Refused(errno)) => {
-            return refusal(errno, backend.address, is_own || forwards(packet, client));
+            return refusal(errno, backend.address, is_own || forwards(packet));
         }
         Err(_) => return Reach::Unknown,
     };
     match route.kind {
         RouteKind::Local => return Reach::Local,
-        RouteKind::Unicast if is_own || forwards(packet, client) => {}
+        RouteKind::Unicast if is_own || forwards(packet) => {}
         RouteKind::Unicast => return forwarding_is_off(),
         other => {
             let reason = format!(
@@ -388,10 +389,10 @@ fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &
 
 /// Returns true if the node forwards packets that arrive there. The kernel's answer about a route
 /// says it for IPv4 only.
-fn forwards(packet: &Packet, client: &Client) -> bool {
-    let file = match (packet.family(), &client.origin) {
-        (Family::V4, Origin::Interface(Some(interface))) => {
-            format!("/proc/sys/net/ipv4/conf/{}/forwarding", interface.name)
+fn forwards(packet: &Packet) -> bool {
+    let file = match (packet.family(), &packet.entry) {
+        (Family::V4, Entry::Interface(Some(interface))) => {
+            format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
         }
         (Family::V4, _) => "/proc/sys/net/ipv4/ip_forward".to_owned(),
         (Family::V6, _) => "/proc/sys/net/ipv6/conf/all/forwarding".to_owned(),

@@ -16,6 +16,10 @@ use crate::serve::status::{Source, Status};
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
 
+/// What the way of a packet may depend on.
+pub(super) const INTERFACE: &str =
+    "the interface on which the packet arrives is unknown: assumed not to be a pod's";
+
 /// What becomes of a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -103,12 +107,9 @@ pub fn judge(
     let verdict = before(facts, verdict, &mut findings);
     let verdict = full_table(facts, verdict, &mut findings);
     findings.extend(state);
-    findings.extend(
-        way.walk
-            .assumptions
-            .iter()
-            .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
-    );
+    if way.walk.assumes_interface {
+        findings.push(Finding::new(Code::Assumed, INTERFACE));
+    }
     (verdict, findings, endpoints)
 }
 
@@ -471,7 +472,7 @@ mod tests {
             frontend: FrontendKey::Address(packet.destination, Protocol::Tcp, 80),
             lost: 0.0,
         };
-        let walk = Walk { end, marked: None, assumptions: Vec::new(), elements: Vec::new() };
+        let walk = Walk { end, marked: None, assumes_interface: false };
         let way = Way { walk, masquerades: vec![None] };
         let verdict = |entries, limit, has_evictable| {
             let usage = Usage { entries, limit: Some(limit), ..Usage::default() };

@@ -19,8 +19,8 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use shunt_core::explain::{
-    Choice, Code, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
-    masquerade, node_port_addresses, reasons, walk, why_ignored,
+    Choice, Code, End, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims, masquerade,
+    node_port_addresses, reasons, walk, why_ignored,
 };
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
@@ -33,7 +33,7 @@ pub use facts::{Facts, Passing};
 pub use judge::{Verdict, judge};
 pub use probe::Probe;
 pub use report::Explanation;
-pub use source::{Client, Origin};
+pub use source::Client;
 
 /// How often a walk through the kernel's tables is repeated when other transactions interfere.
 const ATTEMPTS: usize = 10;
@@ -195,16 +195,4 @@ fn of_service(
         }
     }
     (frontends, findings)
-}
-
-/// Makes the first packet of a connection to a destination.
-#[must_use]
-pub fn packet(client: &Client, destination: IpAddr, protocol: u8, port: u16) -> Packet {
-    let entry = match &client.origin {
-        Origin::Node => Entry::Node,
-        Origin::Interface(interface) => {
-            Entry::Interface(interface.as_ref().map(|it| it.name.as_str().into()))
-        }
-    };
-    Packet { source: client.address, destination, protocol, port, entry }
 }

@@ -16,11 +16,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
-use shunt_core::explain::Packet;
+use shunt_core::explain::{Entry, Packet};
 use shunt_core::model::Protocol;
 
+use super::Client;
 use super::source::within;
-use super::{Client, Origin};
 use crate::agent::kernel_errors;
 use crate::commands::trace::{self, Tracer};
 
@@ -81,10 +81,10 @@ impl Probe {
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
         let to = SocketAddr::new(packet.destination, packet.port);
-        let namespace = match (&client.namespace, &client.origin) {
+        let namespace = match (&client.namespace, &client.entry) {
             (Some(path), _) => Some(path.clone()),
-            (None, Origin::Node) => None,
-            (None, Origin::Interface(_)) => {
+            (None, Entry::Node) => None,
+            (None, Entry::Interface(_)) => {
                 Some(namespace_of(packet.source).with_context(|| {
                     format!(
                         "no network namespace on this node has {}: give --netns of the client, or run \

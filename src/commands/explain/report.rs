@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 use shunt_core::explain::{
-    Assumption, Choice, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
+    Choice, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
 };
 use shunt_core::model::Protocol;
 
 use super::facts::{Facts, Passing, Reach, Tracked};
-use super::judge::{Judgement, Verdict};
+use super::judge::{INTERFACE, Judgement, Verdict};
 use super::probe::Outcome;
 use super::{Probe, Way, text};
 use crate::commands::history::Line;
@@ -228,8 +228,8 @@ impl Explanation {
             unknown: facts.unknown.clone(),
             from_kernel,
         };
-        if way.walk.assumptions.contains(&Assumption::Interface) && from_kernel {
-            explanation.unknown.push(Assumption::Interface.to_string());
+        if way.walk.assumes_interface && from_kernel {
+            explanation.unknown.push(INTERFACE.to_owned());
         }
         explanation
     }

@@ -19,14 +19,12 @@
 
 mod connection;
 mod entry;
-mod events;
 mod uapi;
 
 use nix::errno::Errno;
 
 pub use connection::{Connection, Destination, ProtocolState, Status, Usage};
 pub use entry::{Entry, Filter, Tuple};
-pub use events::NewConnections;
 
 use crate::attr::Attrs;
 use crate::message::put_netfilter_header;
