@@ -116,7 +116,7 @@ codes! {
     ForeignTranslationPossible = "foreign-translation-possible",
     /// Another program translated the probe to an address that is no endpoint.
     ForeignTranslation = "foreign-translation",
-    /// A chain of another program excludes the packet from connection tracking, so that no rule translates it.
+    /// Another program excludes the packet from connection tracking and translation.
     Untracked = "untracked",
     /// A chain of another program drops the packet.
     ForeignDrop = "foreign-drop",
