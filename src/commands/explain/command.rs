@@ -111,7 +111,7 @@ impl Asked<'_> {
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
-        let way = Way::in_kernel(&packet, &mut tables).map_err(kernel_errors::explain)?;
+        let way = Way::of(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);

@@ -26,7 +26,6 @@ use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
 use crate::commands::objects::place;
-use crate::dataplane::KernelTables;
 use crate::serve::query::Objects;
 
 pub use facts::{Facts, Passing};
@@ -34,9 +33,6 @@ pub use judge::{Verdict, judge};
 pub use probe::Probe;
 pub use report::Explanation;
 pub use source::Client;
-
-/// How often a walk through the kernel's tables is repeated when other transactions interfere.
-const ATTEMPTS: usize = 10;
 
 /// What an explanation is made of.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +55,12 @@ pub struct Way {
 }
 
 impl Way {
-    fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
+    /// Follows a packet. If other transactions change the kernel's tables meanwhile, the way may differ
+    /// from the plan; the caller looks again then.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
         let walk = walk(packet, tables)?;
         let masquerades = walk
             .choices()
@@ -78,26 +79,6 @@ impl Way {
             Ok(way) => way,
             Err(impossible) => match impossible {},
         }
-    }
-
-    /// Returns the way by the tables in the kernel, which do not change during it.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn in_kernel(
-        packet: &Packet,
-        tables: &mut KernelTables,
-    ) -> Result<Way, nfnetlink::nft::Error> {
-        let mut before = tables.generation()?;
-        for _ in 1..ATTEMPTS {
-            let way = Way::of(packet, tables)?;
-            let after = tables.generation()?;
-            if before == after {
-                return Ok(way);
-            }
-            before = after;
-        }
-        Way::of(packet, tables)
     }
 
     /// Returns true if both lead to the same outcome with the same probabilities. A client's last
