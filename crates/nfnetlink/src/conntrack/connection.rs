@@ -1,25 +1,33 @@
-//! Entries of connection tracking with all their properties, for people.
+//! Entries of connection tracking: decoded, and identified in requests.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::Family;
-use crate::attr::{Attrs, nest, put};
+use crate::attr::{self, Attr, Attrs, nest, put};
 use crate::nft::Counter;
 
-use super::Tuple;
-use super::entry::{in_zone, parse_tuple, put_tuple};
 use super::uapi::{
     CTA_COUNTERS_BYTES, CTA_COUNTERS_ORIG, CTA_COUNTERS_PACKETS, CTA_COUNTERS_REPLY, CTA_FILTER,
     CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM,
-    CTA_FILTER_ORIG_FLAGS, CTA_IP_V4_DST, CTA_MARK, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
-    CTA_PROTOINFO, CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP,
-    CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TIMEOUT, CTA_TUPLE_IP, CTA_TUPLE_ORIG,
-    CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE,
+    CTA_FILTER_ORIG_FLAGS, CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC,
+    CTA_MARK, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTOINFO,
+    CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE,
+    CTA_STATUS, CTA_TIMEOUT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
+    CTA_TUPLE_ZONE, CTA_ZONE,
 };
 
-/// A connection or flow that the kernel tracks, with all properties.
+/// One direction of a flow, with the addresses at the hook where connection tracking first sees its
+/// packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    /// The address and port that packets of this direction come from.
+    pub source: SocketAddr,
+    /// The address and port that packets of this direction are sent to.
+    pub destination: SocketAddr,
+}
+
+/// A connection or flow that the kernel tracks, of a protocol with ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The protocol number in the IP header (`IPPROTO_*`).
@@ -38,8 +46,11 @@ pub struct Connection {
     pub timeout: Duration,
     /// The connection mark.
     pub mark: u32,
-    /// The zone; 0 is the default one.
+    /// The zone; 0 is the default one. A virtual switch or a rule (`ct zone set`) puts entries into
+    /// others.
     pub zone: u16,
+    /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
+    pub id: [u8; 4],
     /// The packets of the original direction and of the replies, if the kernel counts them
     /// (`net.netfilter.nf_conntrack_acct`).
     pub counters: Option<(Counter, Counter)>,
@@ -162,8 +173,22 @@ impl Connection {
             timeout: Duration::from_secs(attrs.be32(CTA_TIMEOUT).unwrap_or(0).into()),
             mark: attrs.be32(CTA_MARK).unwrap_or(0),
             zone: zone.unwrap_or(0),
+            id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
             counters: counter(CTA_COUNTERS_ORIG).zip(counter(CTA_COUNTERS_REPLY)),
         })
+    }
+
+    /// Appends the attributes that identify this entry in a request to delete it.
+    ///
+    /// The tuple of the reply direction identifies it, because that tuple holds the endpoint. A
+    /// newer entry of the same client, to a live endpoint, has another reply tuple. The id alone
+    /// does not suffice: the kernel computes it from the original direction and a memory address,
+    /// which it may reuse (`nf_ct_get_id`).
+    ///
+    /// A delete request *without* a tuple deletes all entries.
+    pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
+        put_tuple(body, CTA_TUPLE_REPLY, self.protocol, &self.reply);
+        put(body, CTA_ID, &self.id);
     }
 
     /// Returns true if NAT changed the destination, so that the packets do not go where the client
@@ -185,32 +210,28 @@ impl Connection {
 pub struct Destination {
     /// The protocol number in the IP header.
     pub protocol: u8,
-    /// The address.
-    pub address: IpAddr,
+    /// The address; `None` for every address.
+    pub address: Option<IpAddr>,
     /// The port; `None` for every port.
     pub port: Option<u16>,
 }
 
 impl Destination {
     /// Returns true if the client sends the packets of this connection there.
-    #[must_use]
-    pub fn is_of(&self, connection: &Connection) -> bool {
+    pub(super) fn is_of(&self, connection: &Connection) -> bool {
         let to = connection.original.destination;
         connection.protocol == self.protocol
-            && to.ip() == self.address
+            && self.address.is_none_or(|address| to.ip() == address)
             && self.port.is_none_or(|port| to.port() == port)
     }
 
-    pub(super) fn family(&self) -> Family {
-        Family::of(self.address)
-    }
-
-    /// Appends a filter to a dump request. For IPv6 it is without the address, because the kernel's
-    /// match is inverted (see [`Filter`](super::Filter)).
+    /// Appends a filter to a dump request (`CTA_FILTER`). For IPv6 it is without the address, because
+    /// the kernel's match is inverted, up to Linux 6.18 at least: `ctnetlink_filter_match_tuple` skips
+    /// the entries that *have* the address.
     pub(super) fn put(&self, body: &mut Vec<u8>) {
         let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
         nest(body, CTA_TUPLE_ORIG, |tuple| {
-            if let IpAddr::V4(address) = self.address {
+            if let Some(IpAddr::V4(address)) = self.address {
                 nest(tuple, CTA_TUPLE_IP, |ip| put(ip, CTA_IP_V4_DST, &address.octets()));
                 flags |= CTA_FILTER_F_CTA_IP_DST;
             }
@@ -227,9 +248,45 @@ impl Destination {
     }
 }
 
-/// Appends the tuple of the original direction, which identifies an entry of the default zone.
-pub(super) fn put_original(body: &mut Vec<u8>, protocol: u8, original: &Tuple) {
-    put_tuple(body, CTA_TUPLE_ORIG, protocol, original);
+/// Appends the tuple of a direction.
+pub(super) fn put_tuple(body: &mut Vec<u8>, direction: u16, protocol: u8, tuple: &Tuple) {
+    let Tuple { source, destination } = tuple;
+    nest(body, direction, |tuple| {
+        nest(tuple, CTA_TUPLE_IP, |addresses| {
+            match source.ip() {
+                IpAddr::V4(source) => put(addresses, CTA_IP_V4_SRC, &source.octets()),
+                IpAddr::V6(source) => put(addresses, CTA_IP_V6_SRC, &source.octets()),
+            }
+            match destination.ip() {
+                IpAddr::V4(to) => put(addresses, CTA_IP_V4_DST, &to.octets()),
+                IpAddr::V6(to) => put(addresses, CTA_IP_V6_DST, &to.octets()),
+            }
+        });
+        nest(tuple, CTA_TUPLE_PROTO, |transport| {
+            put(transport, CTA_PROTO_NUM, &[protocol]);
+            put(transport, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
+            put(transport, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
+        });
+    });
+}
+
+/// Returns the zone of a direction, if it has one of its own.
+fn in_zone(tuple: &Attr<'_>) -> Option<u16> {
+    let zone = tuple.children().find(CTA_TUPLE_ZONE)?;
+    Some(zone.payload.try_into().map_or(0, u16::from_be_bytes))
+}
+
+/// Decodes the protocol number, and the addresses with ports.
+fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
+    let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
+    let address = |v4, v6| attr::ip(addresses.find(v4).or(addresses.find(v6))?.payload);
+    let transport = tuple.children().find(CTA_TUPLE_PROTO)?.children();
+    let port = |kind| Some(u16::from_be_bytes(transport.find(kind)?.payload.try_into().ok()?));
+    let &[protocol] = transport.find(CTA_PROTO_NUM)?.payload else { return None };
+    let source = SocketAddr::new(address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?, port(CTA_PROTO_SRC_PORT)?);
+    let destination =
+        SocketAddr::new(address(CTA_IP_V4_DST, CTA_IP_V6_DST)?, port(CTA_PROTO_DST_PORT)?);
+    Some((protocol, Tuple { source, destination }))
 }
 
 /// The size of the connection tracking table, and its losses.
@@ -266,9 +323,9 @@ mod tests {
     #[test]
     fn filter_has_an_address_for_ipv4_only() {
         for (address, flags) in [("10.96.12.5", 0x2a_u32), ("fd00::5", 0x28)] {
-            let address = address.parse().expect("an address");
+            let address: IpAddr = address.parse().expect("an address");
             let mut body = Vec::new();
-            Destination { protocol: 6, address, port: Some(80) }.put(&mut body);
+            Destination { protocol: 6, address: Some(address), port: Some(80) }.put(&mut body);
             let attrs = Attrs::new(&body);
             let filter = attrs.find(CTA_FILTER).expect("a filter").children();
             let written = filter.find(CTA_FILTER_ORIG_FLAGS).expect("flags").payload;

@@ -20,9 +20,6 @@ pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
 
-/// `enum ip_conntrack_status`: the kernel has seen packets in both directions.
-pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
-
 pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
 pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 pub(super) const CTA_PROTOINFO_SCTP: u16 = 3;

@@ -51,7 +51,7 @@ impl Socket {
                 (Err(errno), _) => failure = Some(errno),
                 (Ok(_), None) => {}
             };
-            self.connection.query_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, each)?;
+            self.connection.request_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, each)?;
         }
         let request = "look up an element";
         if let Some(errno) = failure {

@@ -97,7 +97,7 @@ fn address(message: &Message<'_>) -> Option<IpAddr> {
 pub(crate) fn parse_all(message: &Message<'_>) {
     let _ = address(message);
     let _ = (Route::parse(message), Link::parse(message));
-    let _ = neighbour::state_of(message, std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let _ = neighbour::state_of(message);
 }
 
 /// Deletes an interface by name, in the network namespace of this thread.
