@@ -101,7 +101,6 @@ fn serves(flow: &Flow, entry: &Connection) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::SocketAddr;
-    use std::time::Duration;
 
     use nfnetlink::conntrack::{Status, Tuple};
 
@@ -125,11 +124,8 @@ pub(super) mod tests {
             reply,
             state: None,
             status: Status::SEEN_REPLY,
-            timeout: Duration::ZERO,
-            mark: 0,
             zone: 0,
             id: [0, 0, 0, 1],
-            counters: None,
         }
     }
 

@@ -144,7 +144,7 @@ where
                     troubles.push(format!("{family}: {error}"));
                     match error {
                         // Without `nf_conntrack_netlink`.
-                        Error::Refused { errno: Errno::EINVAL, .. } => Outcome::Refused,
+                        Error::Request { errno: Errno::EINVAL, .. } => Outcome::Refused,
                         _ => Outcome::Failed,
                     }
                 }
@@ -246,7 +246,7 @@ mod tests {
             assert!(is_permitted(&entry), "the announced commit allows the flow");
             let request = "list entries";
             let refused = answers.remove(0);
-            let refused = refused.map_err(|errno| Error::Refused { request, errno })?;
+            let refused = refused.map_err(|errno| Error::Request { request, errno })?;
             Ok(Report { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
         };
         let mut worker = Worker { run, report: |_| {}, queue };

@@ -43,7 +43,6 @@ pub fn fuzz(bytes: &[u8]) {
             let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
         }
         if let Some(connection) = Connection::parse(&attrs) {
-            let _ = connection.state.map(|state| state.to_string());
             let mut name = Vec::new();
             connection.put_name(&mut name);
             assert!(Attrs::new(&name).next().is_some(), "{connection:?}");

@@ -164,7 +164,7 @@ impl Socket {
     /// Sends a request and calls `each` with every message of the answer.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error. [`Error::Interrupted`] after the last message of
+    /// [`Error::Request`] with the kernel's error. [`Error::Interrupted`] after the last message of
     /// a dump, if objects changed meanwhile.
     pub fn request(
         &mut self,
@@ -186,7 +186,7 @@ impl Socket {
     /// or the kernel has no room for a part of it.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error; [`Error::Interrupted`] if every attempt is
+    /// [`Error::Request`] with the kernel's error; [`Error::Interrupted`] if every attempt is
     /// interrupted.
     pub fn list<Objects: IntoIterator>(
         &mut self,
@@ -232,7 +232,7 @@ impl Socket {
     /// the last part. Does not report whether objects changed between two parts.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error, which ends the answer.
+    /// [`Error::Request`] with the kernel's error, which ends the answer.
     pub fn next_part(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
         let Request { name: request, flags, .. } = self.request;
         let mut interrupted = false;
@@ -248,7 +248,7 @@ impl Socket {
                     interrupted = true;
                     Some(Ok(()))
                 }
-                Some(errno) => Some(Err(Error::Refused { request, errno: Errno::from_raw(errno) })),
+                Some(errno) => Some(Err(Error::Request { request, errno: Errno::from_raw(errno) })),
             }
         })?;
         self.interrupted |= interrupted;

@@ -1,20 +1,16 @@
 //! Entries of connection tracking: decoded, and identified in requests.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use crate::attr::{self, Attr, Attrs, nest, put};
-use crate::nft::Counter;
 
 use super::uapi::{
-    CTA_COUNTERS_BYTES, CTA_COUNTERS_ORIG, CTA_COUNTERS_PACKETS, CTA_COUNTERS_REPLY, CTA_FILTER,
-    CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM,
-    CTA_FILTER_ORIG_FLAGS, CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC,
-    CTA_MARK, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTOINFO,
-    CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE,
-    CTA_STATUS, CTA_TIMEOUT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
-    CTA_TUPLE_ZONE, CTA_ZONE,
+    CTA_FILTER, CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT,
+    CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC,
+    CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT,
+    CTA_PROTOINFO, CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP,
+    CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE,
 };
 
 /// One direction of a flow, with the addresses at the hook where connection tracking first sees its
@@ -42,18 +38,11 @@ pub struct Connection {
     pub state: Option<ProtocolState>,
     /// The status bits.
     pub status: Status,
-    /// The time until the kernel forgets the connection, if no packet comes.
-    pub timeout: Duration,
-    /// The connection mark.
-    pub mark: u32,
     /// The zone; 0 is the default one. A virtual switch or a rule (`ct zone set`) puts entries into
     /// others.
     pub zone: u16,
     /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
     pub id: [u8; 4],
-    /// The packets of the original direction and of the replies, if the kernel counts them
-    /// (`net.netfilter.nf_conntrack_acct`).
-    pub counters: Option<(Counter, Counter)>,
 }
 
 /// The status bits of an entry (`IPS_*`).
@@ -65,14 +54,8 @@ impl Status {
     pub const SEEN_REPLY: Status = Status(1 << 1);
     /// The kernel keeps the entry even if the table is full.
     pub const ASSURED: Status = Status(1 << 2);
-    /// NAT changed the source of the original direction.
-    pub const SRC_NAT: Status = Status(1 << 4);
     /// NAT changed the destination of the original direction.
     pub const DST_NAT: Status = Status(1 << 5);
-    /// The entry is about to be deleted.
-    pub const DYING: Status = Status(1 << 9);
-    /// A flow table forwards the packets, without the hooks of netfilter.
-    pub const OFFLOAD: Status = Status(1 << 14);
 
     /// Returns true if all these bits are set.
     #[must_use]
@@ -93,49 +76,8 @@ pub enum ProtocolState {
 impl ProtocolState {
     /// A TCP connection of which the kernel has only seen SYNs of the client.
     pub const SYN_SENT: ProtocolState = ProtocolState::Tcp(1);
-    /// A TCP connection whose server has answered, and whose client has not yet.
-    pub const SYN_RECV: ProtocolState = ProtocolState::Tcp(2);
     /// A TCP connection after its handshake.
     pub const ESTABLISHED: ProtocolState = ProtocolState::Tcp(3);
-    /// A TCP connection after a reset.
-    pub const CLOSE: ProtocolState = ProtocolState::Tcp(8);
-}
-
-impl fmt::Display for ProtocolState {
-    /// Writes the word of the `conntrack` program: `SYN_SENT`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const TCP: [&str; 10] = [
-            "NONE",
-            "SYN_SENT",
-            "SYN_RECV",
-            "ESTABLISHED",
-            "FIN_WAIT",
-            "CLOSE_WAIT",
-            "LAST_ACK",
-            "TIME_WAIT",
-            "CLOSE",
-            "SYN_SENT2",
-        ];
-        const SCTP: [&str; 9] = [
-            "NONE",
-            "CLOSED",
-            "COOKIE_WAIT",
-            "COOKIE_ECHOED",
-            "ESTABLISHED",
-            "SHUTDOWN_SENT",
-            "SHUTDOWN_RECD",
-            "SHUTDOWN_ACK_SENT",
-            "HEARTBEAT_SENT",
-        ];
-        let (names, number) = match self {
-            ProtocolState::Tcp(number) => (&TCP[..], *number),
-            ProtocolState::Sctp(number) => (&SCTP[..], *number),
-        };
-        match names.get(usize::from(number)) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "state {number}"),
-        }
-    }
 }
 
 impl ProtocolState {
@@ -159,22 +101,14 @@ impl Connection {
         let zone = attrs.find(CTA_ZONE).and_then(|zone| zone.payload.try_into().ok());
         let zone = zone.map(u16::from_be_bytes);
         let zone = zone.or_else(|| in_zone(&original)).or_else(|| in_zone(&reply));
-        let counter = |kind| {
-            let counter = attrs.find(kind)?.children();
-            let packets = counter.be64(CTA_COUNTERS_PACKETS)?;
-            Some(Counter { packets, bytes: counter.be64(CTA_COUNTERS_BYTES)? })
-        };
         Some(Connection {
             protocol,
             original: original_tuple,
             reply: parse_tuple(&reply)?.1,
             state: ProtocolState::parse(attrs),
             status: Status(attrs.be32(CTA_STATUS).unwrap_or(0)),
-            timeout: Duration::from_secs(attrs.be32(CTA_TIMEOUT).unwrap_or(0).into()),
-            mark: attrs.be32(CTA_MARK).unwrap_or(0),
             zone: zone.unwrap_or(0),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
-            counters: counter(CTA_COUNTERS_ORIG).zip(counter(CTA_COUNTERS_REPLY)),
         })
     }
 
@@ -189,13 +123,6 @@ impl Connection {
     pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
         put_tuple(body, CTA_TUPLE_REPLY, self.protocol, &self.reply);
         put(body, CTA_ID, &self.id);
-    }
-
-    /// Returns true if NAT changed the destination, so that the packets do not go where the client
-    /// sends them.
-    #[must_use]
-    pub fn is_translated(&self) -> bool {
-        self.reply.source != self.original.destination
     }
 
     /// Returns true if no packet has come back.
@@ -289,7 +216,7 @@ fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     Some((protocol, Tuple { source, destination }))
 }
 
-/// The size of the connection tracking table, and its losses.
+/// The size of the connection tracking table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// The number of entries of this network namespace.
@@ -298,27 +225,11 @@ pub struct Usage {
     /// 0 for no limit; `None` before Linux 4.18. Older kernels have one setting for all namespaces,
     /// and still compare it with the number of each.
     pub limit: Option<u32>,
-    /// The packets of new connections that the kernel dropped, since the namespace exists: the table
-    /// was full, or there was no memory.
-    pub dropped: u64,
-    /// The unanswered or unassured entries that the kernel deleted to make room.
-    pub early_dropped: u64,
-    /// The entries that the kernel did not insert because another one has the same tuple. The packet
-    /// was dropped.
-    pub insert_failed: u64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn states_have_the_words_of_conntrack() {
-        let words = [1, 2, 3, 8].map(|number| ProtocolState::Tcp(number).to_string());
-        assert_eq!(words, ["SYN_SENT", "SYN_RECV", "ESTABLISHED", "CLOSE"]);
-        assert_eq!(ProtocolState::Sctp(4).to_string(), "ESTABLISHED");
-        assert_eq!(ProtocolState::Tcp(200).to_string(), "state 200");
-    }
 
     #[test]
     fn filter_has_an_address_for_ipv4_only() {

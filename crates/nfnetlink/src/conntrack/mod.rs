@@ -15,9 +15,8 @@ use crate::{Error, Family};
 
 use connection::put_tuple;
 use uapi::{
-    CTA_STATS_DROP, CTA_STATS_EARLY_DROP, CTA_STATS_GLOBAL_ENTRIES, CTA_STATS_GLOBAL_MAX_ENTRIES,
-    CTA_STATS_INSERT_FAILED, CTA_TUPLE_ORIG, IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET,
-    IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU,
+    CTA_STATS_GLOBAL_ENTRIES, CTA_STATS_GLOBAL_MAX_ENTRIES, CTA_TUPLE_ORIG, IPCTNL_MSG_CT_DELETE,
+    IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_GET_STATS,
 };
 
 /// The number of delete requests in one `send`: their errors must fit the receive buffer.
@@ -42,7 +41,7 @@ impl Conntrack {
     /// ports. Takes no longer in a large table than in a small one.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `EPERM` without CAP_NET_ADMIN, with `EINVAL` without
+    /// [`Error::Request`] with `EPERM` without CAP_NET_ADMIN, with `EINVAL` without
     /// `nf_conntrack_netlink`.
     pub fn get(&mut self, protocol: u8, original: &Tuple) -> Result<Option<Connection>, Error> {
         let get = Request {
@@ -57,7 +56,7 @@ impl Conntrack {
         let mut found = None;
         match self.socket.request(get, body, |it| found = Connection::parse(&it.attrs())) {
             Ok(()) => Ok(found),
-            Err(Error::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -94,7 +93,7 @@ impl Conntrack {
         })
     }
 
-    /// Reads how full the table of this network namespace is, and how many packets that has cost.
+    /// Reads how full the table of this network namespace is.
     ///
     /// # Errors
     /// As [`get`](Conntrack::get).
@@ -104,24 +103,12 @@ impl Conntrack {
             kind: kind(IPCTNL_MSG_CT_GET_STATS),
             flags: 0,
         };
-        let of_cpus = Request::dump(
-            "read the statistics of connection tracking",
-            kind(IPCTNL_MSG_CT_GET_STATS_CPU),
-        );
         let header = |body: &mut Vec<u8>| put_netfilter_header(body, 0, 0);
         let mut usage = Usage::default();
         self.socket.request(count, header, |message| {
             let attrs = message.attrs();
             usage.entries = attrs.be32(CTA_STATS_GLOBAL_ENTRIES).unwrap_or(0);
             usage.limit = attrs.be32(CTA_STATS_GLOBAL_MAX_ENTRIES);
-        })?;
-        // One message per CPU.
-        self.socket.request(of_cpus, header, |message| {
-            let attrs = message.attrs();
-            let number = |kind| u64::from(attrs.be32(kind).unwrap_or(0));
-            usage.dropped += number(CTA_STATS_DROP);
-            usage.early_dropped += number(CTA_STATS_EARLY_DROP);
-            usage.insert_failed += number(CTA_STATS_INSERT_FAILED);
         })?;
         Ok(usage)
     }

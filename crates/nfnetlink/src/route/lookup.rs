@@ -129,13 +129,13 @@ impl RouteKind {
 /// privilege.
 ///
 /// # Errors
-/// [`Error::Refused`] with `ENODEV` if there is no interface with the index `input`; other errors
+/// [`Error::Request`] with `ENODEV` if there is no interface with the index `input`; other errors
 /// that are no decision about the packet.
 pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
     let mut route = None;
     let answer = look_up(query, LOOKUP_TABLE, |message| route = Route::parse(&message));
     match answer {
-        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(RouteAnswer::Refused(errno)),
+        Err(Error::Request { errno, .. }) if is_decision(errno) => Ok(RouteAnswer::Refused(errno)),
         Err(error) => Err(error),
         Ok(()) => {
             route.map(RouteAnswer::Route).ok_or(Error::Malformed("a route without its header"))
@@ -154,7 +154,7 @@ pub fn prefix_length(query: RouteQuery) -> Result<Option<u8>, Error> {
         length = message.payload.get(PREFIX_LENGTH).copied();
     });
     match answer {
-        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(None),
+        Err(Error::Request { errno, .. }) if is_decision(errno) => Ok(None),
         Err(error) => Err(error),
         Ok(()) => Ok(length),
     }

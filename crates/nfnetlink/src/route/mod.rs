@@ -103,7 +103,7 @@ pub(crate) fn parse_all(message: &Message<'_>) {
 /// Deletes an interface by name, in the network namespace of this thread.
 ///
 /// # Errors
-/// [`Error::Refused`] with `ENODEV` if no interface has that name.
+/// [`Error::Request`] with `ENODEV` if no interface has that name.
 pub fn delete_link(name: &str) -> Result<(), Error> {
     let delete = Request {
         name: "delete the interface",

@@ -1,6 +1,5 @@
 //! The link-layer addresses of neighbours, and whether they answer (`RTM_GETNEIGH`).
 
-use std::fmt;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
@@ -52,23 +51,6 @@ impl NeighbourState {
     }
 }
 
-impl fmt::Display for NeighbourState {
-    /// Writes the word that `ip neighbour` prints.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            NeighbourState::Incomplete => "INCOMPLETE",
-            NeighbourState::Reachable => "REACHABLE",
-            NeighbourState::Stale => "STALE",
-            NeighbourState::Delay => "DELAY",
-            NeighbourState::Probe => "PROBE",
-            NeighbourState::Failed => "FAILED",
-            NeighbourState::NoArp => "NOARP",
-            NeighbourState::Permanent => "PERMANENT",
-            NeighbourState::Other(number) => return write!(f, "{number:#x}"),
-        })
-    }
-}
-
 /// Returns the state of a neighbour on an interface, in the network namespace of this thread;
 /// `None` if the kernel has not had to reach it recently.
 ///
@@ -84,7 +66,7 @@ pub fn neighbour(address: IpAddr, interface: u32) -> Result<Option<NeighbourStat
     );
     match answer {
         Ok(()) => Ok(state),
-        Err(Error::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
+        Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -40,10 +40,8 @@ fn node() -> Result<Netns> {
                 udp dport 82 ct zone set 5
                 udp dport 83 ct original zone set 6
             }
-            chain marks { type filter hook output priority 0; ct mark set 0x10; }
         }",
     )?;
-    netns.sysctl(&[("net/netfilter/nf_conntrack_acct", "1")])?;
     Ok(netns)
 }
 
@@ -72,18 +70,14 @@ fn connection_is_found_by_its_first_packet() -> Result<()> {
             let one_way = get(UDP, client, frontend)?.context("no entry")?;
             assert_eq!(one_way.original.destination.to_string(), frontend);
             assert_eq!(one_way.reply.source.to_string(), backend);
-            assert_eq!((one_way.state, one_way.mark, one_way.zone), (None, 0x10, 0));
-            assert!(one_way.is_unanswered() && one_way.is_translated(), "{one_way:?}");
+            assert_eq!((one_way.state, one_way.zone), (None, 0));
+            assert!(one_way.is_unanswered(), "{one_way:?}");
             assert!(one_way.status.has(Status::DST_NAT), "{one_way:?}");
-            assert!(!one_way.timeout.is_zero(), "{one_way:?}");
 
             let (_, peer) = server.recv_from(&mut [0; 64])?;
             server.send_to(b"answer", peer)?;
             let answered = get(UDP, client, frontend)?.context("no entry")?;
             assert!(!answered.is_unanswered(), "{answered:?}");
-            let (sent, received) = answered.counters.context("no counters")?;
-            assert_eq!((sent.packets, received.packets), (1, 1));
-            assert!(sent.bytes > received.bytes, "the question is longer");
         }
         Ok(())
     })
@@ -102,7 +96,7 @@ fn unanswered_syn_is_seen_as_such() -> Result<()> {
         let own = SocketAddr::V4((*own.as_sockaddr_in().context("no address")?).into());
         let entry = get(TCP, own, "192.0.2.77:80")?.context("no entry")?;
         assert_eq!(entry.state, Some(ProtocolState::SYN_SENT));
-        assert!(!entry.is_translated() && !entry.status.has(Status::ASSURED));
+        assert!(!entry.status.has(Status::ASSURED));
         assert_eq!(get(TCP, own, "192.0.2.77:81")?, None);
         Ok(())
     })
@@ -159,7 +153,6 @@ fn usage_counts_this_namespace_only() -> Result<()> {
     let file = "/proc/sys/net/netfilter/nf_conntrack_max";
     let limit = node.run(|| Ok(std::fs::read_to_string(file)?))?;
     assert_eq!(here.limit, Some(limit.trim().parse()?));
-    assert_eq!((here.dropped, here.insert_failed), (0, 0));
     Ok(())
 }
 

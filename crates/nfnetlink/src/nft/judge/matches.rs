@@ -289,7 +289,7 @@ impl Evaluation {
             _ => false,
         };
         self.store(to, &bits, what);
-        if is_complete || bits.parts().1.iter().any(|known| *known != 0) {
+        if is_complete || !bits.is_unknown() {
             Step::NEXT
         } else {
             // The packet may be too short.

@@ -111,9 +111,7 @@ impl Mark {
     pub const UNKNOWN: Mark = Mark { value: 0, known: 0 };
 
     pub(super) fn of(bits: &Bits) -> Mark {
-        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
-        let (value, known) = bits.parts();
-        Mark { value: number(value), known: number(known) }
+        bits.number().map_or(Mark::UNKNOWN, |(value, known)| Mark { value, known })
     }
 
     fn bits(self) -> Bits {

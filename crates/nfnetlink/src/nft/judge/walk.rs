@@ -339,7 +339,7 @@ impl<R: Ruleset> Walk<'_, R> {
         let Some(key) = key.exact() else {
             return Ok((Truth::Unknown, evaluation.reason(), None));
         };
-        let found = match self.ruleset.find(name, Some(key))? {
+        let found = match self.ruleset.find(name, Some(&key))? {
             None => self.ruleset.find(name, None)?,
             found => found,
         };
