@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use super::registers::Bits;
-use super::truth::Truth;
 use crate::Family;
 use crate::nft::uapi::{
-    IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT,
-    STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
+    IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT, RTN_LOCAL,
+    RTN_UNICAST, STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
 };
 use crate::nft::{AttachedChain, NfProto};
 
@@ -181,6 +180,14 @@ pub(super) struct View<'a> {
     priority: i32,
 }
 
+/// What is known of a direction of a connection.
+pub(super) struct Tuple {
+    pub(super) source: Option<IpAddr>,
+    pub(super) destination: IpAddr,
+    pub(super) source_port: Option<u16>,
+    pub(super) destination_port: Option<u16>,
+}
+
 /// What is known of an interface of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Device<'a> {
@@ -224,7 +231,7 @@ impl<'a> View<'a> {
     }
 
     /// Returns true if the source is certainly the one that the client used.
-    pub(super) fn has_original_source(&self) -> bool {
+    fn has_original_source(&self) -> bool {
         self.is_ip()
             && ([PREROUTING, FORWARD, OUTPUT].contains(&self.hook) || self.priority < SOURCE_NAT)
     }
@@ -239,9 +246,29 @@ impl<'a> View<'a> {
         Bits::partial(&value.to_ne_bytes(), &known.to_ne_bytes())
     }
 
-    /// Returns whether the destination is an address of this node.
-    pub(super) fn is_local(&self) -> Truth {
-        self.packet.is_local.map_or(Truth::Unknown, Truth::from)
+    /// Returns the type of the route to the destination (`RTN_*`), if it is known.
+    pub(super) fn destination_type(&self) -> Option<u32> {
+        self.packet.is_local.map(|is_local| if is_local { RTN_LOCAL } else { RTN_UNICAST })
+    }
+
+    /// Returns the addresses and ports of a direction of the connection.
+    pub(super) fn tuple(&self, is_reply: bool) -> Tuple {
+        let packet = self.packet;
+        if is_reply {
+            Tuple {
+                source: Some(packet.destination),
+                destination: packet.source,
+                source_port: Some(packet.port),
+                destination_port: None,
+            }
+        } else {
+            Tuple {
+                source: self.has_original_source().then_some(packet.source),
+                destination: packet.original_destination,
+                source_port: None,
+                destination_port: Some(packet.original_port),
+            }
+        }
     }
 
     /// Returns the state of the packet before the first rule.

@@ -77,7 +77,8 @@ impl Socket {
             return Ok(Judgement::unseen(packet));
         }
         let mut tables = Table { socket: self, family, name: table, chains: HashMap::new() };
-        walk(&mut tables, &View::new(chain, packet), &chain.chain, chain.drops_by_default)
+        let view = View::new(chain, packet);
+        walk(MAX_RULES, &mut tables, &view, &chain.chain, chain.drops_by_default)
     }
 }
 

@@ -100,17 +100,8 @@ fn join(ways: &mut Option<State>, way: State) {
     });
 }
 
-/// Judges a packet at a base chain.
+/// Judges a packet at a base chain, and gives up after this many rules.
 pub(super) fn walk<R: Ruleset>(
-    ruleset: &mut R,
-    view: &View<'_>,
-    chain: &str,
-    drops_by_default: bool,
-) -> Result<Judgement, R::Error> {
-    walk_at_most(MAX_RULES, ruleset, view, chain, drops_by_default)
-}
-
-fn walk_at_most<R: Ruleset>(
     rules: usize,
     ruleset: &mut R,
     view: &View<'_>,
@@ -420,7 +411,7 @@ pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
 
     let Some(rule) = DumpedRule::parse(attrs) else { return };
     let chain = Rc::new(Chain { rules: vec![rule; 2], complete: true });
-    let _ = walk_at_most(50, &mut Any(chain, attrs), view, "chain", true);
+    let _ = walk(50, &mut Any(chain, attrs), view, "chain", true);
 }
 
 #[cfg(test)]
@@ -477,7 +468,7 @@ mod tests {
                 rules: 1,
             };
             let packet = JudgedPacket::new(6, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 80);
-            let Ok(judged) = walk(&mut self, &View::new(&chain, &packet), "base", false);
+            let Ok(judged) = walk(MAX_RULES, &mut self, &View::new(&chain, &packet), "base", false);
             judged
         }
     }

@@ -9,8 +9,9 @@ use super::matches::{Step, untrack};
 use super::packet::{State, Tracking, View, addresses, has_ports, octets};
 use super::registers::Bits;
 use super::truth::Truth;
+use crate::nft::Extension;
 use crate::nft::Verdict;
-use crate::nft::uapi::{IPS_DST_NAT, IPS_SRC_NAT, RTN_LOCAL, RTN_UNICAST, STATE_UNTRACKED};
+use crate::nft::uapi::{IPS_DST_NAT, IPS_SRC_NAT, STATE_UNTRACKED};
 
 /// Targets that neither end the way of a packet nor change what rules match.
 const NEUTRAL_TARGETS: [&str; 24] = [
@@ -40,20 +41,7 @@ const NEUTRAL_TARGETS: [&str; 24] = [
     "log",
 ];
 
-/// The flags of conntrack (`XT_CONNTRACK_*`).
-const CONNTRACK_STATE: u32 = 1 << 0;
-const CONNTRACK_PROTO: u32 = 1 << 1;
-const CONNTRACK_ORIGSRC: u32 = 1 << 2;
-const CONNTRACK_ORIGDST: u32 = 1 << 3;
-const CONNTRACK_REPLSRC: u32 = 1 << 4;
-const CONNTRACK_REPLDST: u32 = 1 << 5;
-const CONNTRACK_STATUS: u32 = 1 << 6;
-const CONNTRACK_EXPIRES: u32 = 1 << 7;
-const CONNTRACK_ORIGSRC_PORT: u32 = 1 << 8;
-const CONNTRACK_ORIGDST_PORT: u32 = 1 << 9;
-const CONNTRACK_REPLSRC_PORT: u32 = 1 << 10;
-const CONNTRACK_REPLDST_PORT: u32 = 1 << 11;
-const CONNTRACK_DIRECTION: u32 = 1 << 12;
+/// Flags among the states of conntrack (`XT_CONNTRACK_STATE_*`).
 const CONNTRACK_STATE_SNAT: u32 = 1 << 6;
 const CONNTRACK_STATE_DNAT: u32 = 1 << 7;
 const CONNTRACK_STATE_UNTRACKED: u32 = 1 << 8;
@@ -77,14 +65,9 @@ fn byte(info: &[u8], offset: usize) -> Option<u32> {
 }
 
 /// Evaluates a match.
-pub(super) fn matches(
-    name: &str,
-    revision: u32,
-    info: &[u8],
-    view: &View<'_>,
-    state: &State,
-) -> Truth {
-    let truth = match (name, revision) {
+pub(super) fn matches(extension: &Extension, view: &View<'_>, state: &State) -> Truth {
+    let info = &extension.info[..];
+    let truth = match (extension.name.as_str(), extension.revision) {
         ("comment", _) => Some(Truth::Yes),
         ("conntrack", 3) => conntrack(info, view, state),
         ("state", 0) => long(info, 0).map(|states| state.tracking.state_bits().has_any(states)),
@@ -105,15 +88,16 @@ pub(super) fn matches(
 }
 
 /// Evaluates a target.
-pub(super) fn target(name: &str, revision: u32, info: &[u8], state: &mut State) -> Step {
-    match name {
+pub(super) fn target(extension: &Extension, state: &mut State) -> Step {
+    let Extension { name, revision, info } = extension;
+    match name.as_str() {
         name if NEUTRAL_TARGETS.contains(&name) => Step::NEXT,
         "ACCEPT" => Step::Verdict(Verdict::Accept),
         "RETURN" => Step::Verdict(Verdict::Return),
         "DROP" | "REJECT" => Step::Drop(name.to_owned()),
         "DNAT" | "SNAT" | "MASQUERADE" | "REDIRECT" | "NETMAP" => Step::Translate(name.to_owned()),
         "MARK" => {
-            let new = long(info, 0).zip(long(info, 4)).filter(|_| revision == 2);
+            let new = long(info, 0).zip(long(info, 4)).filter(|_| *revision == 2);
             state.mark = match new {
                 Some((mark, mask)) => {
                     state.mark.masked(&(!mask).to_ne_bytes(), &mark.to_ne_bytes())
@@ -123,7 +107,7 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], state: &mut State) 
             Step::NEXT
         }
         "CONNMARK" => {
-            connection_mark(revision, info, state);
+            connection_mark(*revision, info, state);
             Step::NEXT
         }
         "HMARK" => {
@@ -175,54 +159,55 @@ fn connection_mark(revision: u32, info: &[u8], state: &mut State) {
 fn conntrack(info: &[u8], view: &View<'_>, state: &State) -> Option<Truth> {
     let (flags, inverted) = (short(info, 146)?, short(info, 148)?);
     let (states, statuses) = (short(info, 150)?, short(info, 152)?);
-    let checked = |flag: u32, truth: Truth| match flags & flag {
-        0 => Truth::Yes,
-        _ => truth.inverted(inverted & flag != 0),
-    };
     let untracked = if states & CONNTRACK_STATE_UNTRACKED != 0 { STATE_UNTRACKED } else { 0 };
     let plain = states & (CONNTRACK_STATE_SNAT - 1) | untracked;
+    let is_tracked = state.tracking == Tracking::Tracked;
     let mut has_state = state.tracking.state_bits().has_any(plain);
-    if state.tracking == Tracking::Tracked {
-        for (bit, status) in
-            [(CONNTRACK_STATE_SNAT, IPS_SRC_NAT), (CONNTRACK_STATE_DNAT, IPS_DST_NAT)]
-        {
-            if states & bit != 0 {
-                has_state = has_state | view.status().has_any(status);
-            }
+    for (bit, status) in [(CONNTRACK_STATE_SNAT, IPS_SRC_NAT), (CONNTRACK_STATE_DNAT, IPS_DST_NAT)]
+    {
+        if is_tracked && states & bit != 0 {
+            has_state = has_state | view.status().has_any(status);
         }
     }
-    let has_state = checked(CONNTRACK_STATE, has_state);
-    match state.tracking {
-        Tracking::Tracked => {}
-        Tracking::Unknown => return None,
-        Tracking::Before | Tracking::Untracked => {
-            return Some(has_state & Truth::from(flags & CONNTRACK_STATE != 0));
-        }
-    }
-    let packet = view.packet;
-    let source = |offset| masked_address(info, offset, packet.source);
-    let original_source = if view.has_original_source() { source(0)? } else { Truth::Unknown };
-    let port = |offset: usize, port: u16| {
+    let [original, reply] = [false, true].map(|is_reply| view.tuple(is_reply));
+    let address = |offset: usize, address: Option<IpAddr>| {
+        address.map_or(Some(Truth::Unknown), |address| masked_address(info, offset, address))
+    };
+    let port = |offset: usize, port: Option<u16>| {
+        let Some(port) = port else { return Some(Truth::Unknown) };
         let range = short(info, offset)?..=short(info, offset + 16)?;
         Some(Truth::from(range.contains(&port.into())))
     };
-    let protocol = short(info, 136)? == u32::from(packet.protocol);
+    // In the order of the flags `XT_CONNTRACK_*`.
     let checks = [
+        has_state,
+        Truth::from(short(info, 136)? == u32::from(view.packet.protocol)),
+        address(0, original.source)?,
+        address(32, Some(original.destination))?,
+        address(64, reply.source)?,
+        address(96, Some(reply.destination))?,
+        view.status().has_any(statuses),
+        // The time until it expires.
+        Truth::Unknown,
+        port(138, original.source_port)?,
+        port(140, original.destination_port)?,
+        port(142, reply.source_port)?,
+        port(144, reply.destination_port)?,
         // The first packet has the original direction.
-        (CONNTRACK_DIRECTION, Truth::Yes),
-        (CONNTRACK_ORIGSRC, original_source),
-        (CONNTRACK_ORIGDST, masked_address(info, 32, packet.original_destination)?),
-        (CONNTRACK_REPLSRC, masked_address(info, 64, packet.destination)?),
-        (CONNTRACK_REPLDST, source(96)?),
-        (CONNTRACK_PROTO, protocol.into()),
-        (CONNTRACK_ORIGSRC_PORT, Truth::Unknown),
-        (CONNTRACK_ORIGDST_PORT, port(140, packet.original_port)?),
-        (CONNTRACK_REPLSRC_PORT, port(142, packet.port)?),
-        (CONNTRACK_REPLDST_PORT, Truth::Unknown),
-        (CONNTRACK_STATUS, view.status().has_any(statuses)),
-        (CONNTRACK_EXPIRES, Truth::Unknown),
+        Truth::Yes,
     ];
-    Some(checks.into_iter().fold(has_state, |all, (flag, truth)| all & checked(flag, truth)))
+    let checked = |(bit, truth): (u32, Truth)| match flags & 1 << bit {
+        0 => Truth::Yes,
+        flag => truth.inverted(inverted & flag != 0),
+    };
+    match state.tracking {
+        Tracking::Unknown => None,
+        Tracking::Tracked => {
+            Some((0..).zip(checks).map(checked).fold(Truth::Yes, |all, truth| all & truth))
+        }
+        Tracking::Before | Tracking::Untracked if flags & 1 == 0 => Some(Truth::No),
+        Tracking::Before | Tracking::Untracked => Some(checked((0, has_state))),
+    }
 }
 
 /// Compares an address with one and its mask after it (`union nf_inet_addr`).
@@ -316,12 +301,7 @@ fn address_type(info: &[u8], view: &View<'_>) -> Option<Truth> {
         result = result & Truth::Unknown;
     }
     if destination != 0 {
-        let kind = match view.is_local() {
-            _ if is_limited => None,
-            Truth::Yes => Some(RTN_LOCAL),
-            Truth::No => Some(RTN_UNICAST),
-            Truth::Unknown => None,
-        };
+        let kind = view.destination_type().filter(|_| !is_limited);
         let truth = kind.map_or(Truth::Unknown, |kind| (destination & 1 << kind != 0).into());
         result = result & truth.inverted(flags & INVERT_DESTINATION != 0);
     }
