@@ -179,29 +179,19 @@ impl Batch {
         if let Some(size) = kind.size {
             set_u32(sys::NFTNL_SET_DESC_SIZE, size);
         }
-        if let Some(type_of) = &kind.type_of {
-            let blob = userdata::set_typeof(family, type_of);
+        let set_data = |attribute: sys::nftnl_set_attr, data: &[u8]| {
             // SAFETY: the set is alive; libnftnl copies the bytes, whose length is given.
             unsafe {
-                sys::nftnl_set_set_data(
-                    raw,
-                    sys::NFTNL_SET_USERDATA as u16,
-                    blob.as_ptr().cast(),
-                    blob.len() as u32,
-                );
+                let (attribute, length) = (attribute as u16, data.len() as u32);
+                sys::nftnl_set_set_data(raw, attribute, data.as_ptr().cast(), length);
             }
+        };
+        if let Some(type_of) = &kind.type_of {
+            set_data(sys::NFTNL_SET_USERDATA, &userdata::set_typeof(family, type_of));
         }
         if let Some(fields) = kind.range_fields {
             let count = fields.iter().position(|length| *length == 0).unwrap_or(fields.len());
-            // SAFETY: as above.
-            unsafe {
-                sys::nftnl_set_set_data(
-                    raw,
-                    sys::NFTNL_SET_DESC_CONCAT as u16,
-                    fields.as_ptr().cast(),
-                    count as u32,
-                );
-            }
+            set_data(sys::NFTNL_SET_DESC_CONCAT, &fields[..count]);
         }
         if kind.counter {
             // SAFETY: the set is alive and takes over the expression.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::packet::{Device, State, Tracking, View, addresses, has_ports, octets};
+use super::packet::{Interface, State, Tracking, View, addresses, has_ports, octets};
 use super::registers::{Bits, Registers};
 use super::truth::Truth;
 use super::xt;
@@ -309,7 +309,7 @@ impl Evaluation {
                 (Bits::known((number as u16).to_be_bytes()), "")
             }
             libc::NFT_META_NFPROTO => {
-                let family = match view.family {
+                let family = match view.chain.family {
                     crate::nft::NfProto::Inet => packet.family().number(),
                     other => other.number(),
                 };
@@ -437,20 +437,17 @@ pub(super) fn untrack(state: &mut State) -> Step {
 }
 
 /// Returns the name of an interface, padded with zeros.
-fn name(device: Device<'_>) -> Bits {
-    let mut name = match device {
-        Device::Unknown => return Bits::unknown(NAME),
-        Device::None => Vec::new(),
-        Device::Known(interface) => interface.name.clone().into_bytes(),
-    };
+fn name(interface: Option<Option<&Interface>>) -> Bits {
+    let Some(interface) = interface else { return Bits::unknown(NAME) };
+    let mut name = interface.map_or(Vec::new(), |it| it.name.clone().into_bytes());
     name.resize(NAME, 0);
     Bits::known(name)
 }
 
 /// Returns the index of an interface.
-fn index(device: Device<'_>) -> Bits {
-    match device {
-        Device::None => Bits::known([0; 4]),
-        Device::Known(_) | Device::Unknown => Bits::unknown(4),
+fn index(interface: Option<Option<&Interface>>) -> Bits {
+    match interface {
+        Some(None) => Bits::known([0; 4]),
+        _ => Bits::unknown(4),
     }
 }

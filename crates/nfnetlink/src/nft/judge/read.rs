@@ -77,8 +77,7 @@ impl Socket {
             return Ok(Judgement::unseen(packet));
         }
         let mut tables = Table { socket: self, family, name: table, chains: HashMap::new() };
-        let view = View::new(chain, packet);
-        walk(MAX_RULES, &mut tables, &view, &chain.chain, chain.drops_by_default)
+        walk(MAX_RULES, &mut tables, &View { packet, chain })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::nft::Verdict;
 use crate::nft::uapi::{IPS_DST_NAT, IPS_SRC_NAT, STATE_UNTRACKED};
 
 /// Targets that neither end the way of a packet nor change what rules match.
-const NEUTRAL_TARGETS: [&str; 24] = [
+const NEUTRAL_TARGETS: [&str; 23] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -35,7 +35,6 @@ const NEUTRAL_TARGETS: [&str; 24] = [
     "TOS",
     "TRACE",
     "TTL",
-    "ULOG",
     "dscp",
     "nflog",
     "log",
@@ -70,7 +69,6 @@ pub(super) fn matches(extension: &Extension, view: &View<'_>, state: &State) -> 
     let truth = match (extension.name.as_str(), extension.revision) {
         ("comment", _) => Some(Truth::Yes),
         ("conntrack", 3) => conntrack(info, view, state),
-        ("state", 0) => long(info, 0).map(|states| state.tracking.state_bits().has_any(states)),
         ("tcp", 0) => tcp(info, view, state),
         ("udp", 0) => udp(info, view, state),
         ("multiport", 1) => multiport(info, view, state),
