@@ -125,6 +125,13 @@ impl Connection {
         put(body, CTA_ID, &self.id);
     }
 
+    /// Returns true if NAT changed the destination, so that the packets do not go where the client
+    /// sends them.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.reply.source != self.original.destination
+    }
+
     /// Returns true if no packet has come back.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
