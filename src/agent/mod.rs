@@ -203,8 +203,7 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let lost_lines = logging::lost_lines();
-    let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
+    let metrics = Metrics::new(&families, service_counters(arguments)?, logging::lost_lines);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(Health {
         last_updated: None,
@@ -282,7 +281,7 @@ fn keep_running(
         unbound: unbound.clone(),
         loopback: Box::new(loopback_report),
         taken_node_ports: Box::new(taken_node_ports),
-        lost_log_lines: lost_lines,
+        lost_log_lines: logging::lost_lines,
     };
     let status = known.clone().teller(sources);
     let answer = answers(known, history, status);
@@ -417,7 +416,7 @@ fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
             HEALTH_PURPOSE => "health",
             _ => "metrics",
         };
-        metrics.unbound_ports(server, usize::from(is_unbound));
+        metrics.set("shunt_unbound_ports", &[("server", server)], is_unbound.into());
         known.note(|status| {
             status.unbound_ports.retain(|other| other.purpose != port.purpose);
             status.unbound_ports.extend(is_unbound.then(|| port.clone()));

@@ -114,11 +114,12 @@ impl Observer {
             Event::CleanedUp { stats } => {
                 self.reports.metrics.committed(&stats);
                 if stats.refused > 0 {
-                    self.reports.metrics.cleanup_failed();
+                    let name = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total";
+                    self.reports.metrics.failed(name);
                 }
             }
             Event::Repaired { repaired, writers } => {
-                self.reports.metrics.drift_repaired();
+                self.reports.metrics.add("shunt_drift_repairs_total", &[], 1.0);
                 let writers = if writers.is_empty() {
                     "unknown, the agent now traces them for some seconds".to_owned()
                 } else {
@@ -221,7 +222,8 @@ impl Observer {
         let (now, today) = (Instant::now(), SystemTime::now());
         for batch in batches {
             if wrote {
-                self.reports.metrics.event_committed(now.saturating_duration_since(batch.received));
+                let after = now.saturating_duration_since(batch.received).as_secs_f64();
+                self.reports.metrics.observe("shunt_event_to_kernel_seconds", &[], after);
             }
             for (family, trigger) in &batch.triggers {
                 // The clock of the node that wrote the trigger may be ahead of this one.

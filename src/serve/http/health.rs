@@ -13,7 +13,7 @@ use super::connections::Connections;
 use super::protocol::{Answer, Handler};
 use super::server::{OnPort, Server};
 use crate::config::Config;
-use crate::serve::metrics::{Metrics, Probe};
+use crate::serve::metrics::Metrics;
 
 /// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +48,15 @@ impl Health {
         self.is_live() && self.last_updated.is_some()
     }
 
-    fn answer(&self, probe: Probe, now: SystemTime) -> Answer {
-        let (healthy, node_eligible) = match probe {
-            Probe::Healthz => (self.is_ready(), Some(self.node_eligible)),
-            Probe::Livez => (self.is_live(), None),
-        };
+    fn healthz(&self, now: SystemTime) -> Answer {
+        self.answer(self.is_ready(), Some(self.node_eligible), now)
+    }
+
+    fn livez(&self, now: SystemTime) -> Answer {
+        self.answer(self.is_live(), None, now)
+    }
+
+    fn answer(&self, healthy: bool, node_eligible: Option<bool>, now: SystemTime) -> Answer {
         let good = healthy && node_eligible.unwrap_or(true);
         let updated = self.last_updated.map(time);
         let families = self.families.iter().filter_map(|family| {
@@ -126,13 +130,13 @@ pub async fn serve_health(
 
 fn handler(health: HealthSource, metrics: Metrics) -> Handler {
     Arc::new(move |path| {
-        let probe = match path {
-            "/healthz" => Probe::Healthz,
-            "/livez" => Probe::Livez,
+        let (health, now) = (health(), SystemTime::now());
+        let (answer, counter) = match path {
+            "/healthz" => (health.healthz(now), "kubeproxy_proxy_healthz_total"),
+            "/livez" => (health.livez(now), "kubeproxy_proxy_livez_total"),
             _ => return None,
         };
-        let answer = health().answer(probe, SystemTime::now());
-        metrics.probed(probe, answer.status.as_u16());
+        metrics.add(counter, &[("code", answer.status.as_str())], 1.0);
         Some(answer.into())
     })
 }
@@ -166,12 +170,9 @@ mod tests {
             (Health { unswept: waiting(60), ..fresh() }, 503, 503),
             (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
-            let status = |probe| health.answer(probe, SystemTime::now()).status.as_u16();
-            assert_eq!(
-                (status(Probe::Healthz), status(Probe::Livez)),
-                (healthz, livez),
-                "{health:?}"
-            );
+            let now = SystemTime::now();
+            let status = (health.healthz(now).status, health.livez(now).status);
+            assert_eq!((status.0.as_u16(), status.1.as_u16()), (healthz, livez), "{health:?}");
         }
     }
 
@@ -180,29 +181,31 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
         let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
         let v4 = Health { families: vec![Family::V4], ..fresh() };
-        for (health, probe, expected) in [
+        let (healthz, livez) = (Health::healthz, Health::livez);
+        let cases: [(Health, fn(&Health, SystemTime) -> Answer, &str); 4] = [
             (
                 fresh(),
-                Probe::Healthz,
+                healthz,
                 r#"{"lastUpdated":"1970-01-01T00:16:40.00000012Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
                 behind,
-                Probe::Livez,
+                livez,
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","healthy":false,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false}}}"#,
             ),
             (
                 Health { node_eligible: false, ..v4 },
-                Probe::Healthz,
+                healthz,
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
                 Health { last_updated: None, ..fresh() },
-                Probe::Healthz,
+                healthz,
                 r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":false}"#,
             ),
-        ] {
-            assert_eq!(health.answer(probe, now).body, expected);
+        ];
+        for (health, answer, expected) in cases {
+            assert_eq!(answer(&health, now).body, expected);
         }
     }
 }

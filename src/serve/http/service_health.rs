@@ -53,8 +53,12 @@ struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.0.remove(self.2);
-        self.1.unbound_ports("service-health", self.0.len());
+        count(self.0, self.1);
     }
+}
+
+fn count(unbound: &UnboundPorts, metrics: &Metrics) {
+    metrics.set("shunt_unbound_ports", &[("server", "service-health")], unbound.len() as f64);
 }
 
 /// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
@@ -111,7 +115,7 @@ async fn serve(
         if let Some(told) = wanted.borrow().get(&address) {
             report(&told.service, address, &error);
             unbound.add(address, &told.service, &error);
-            metrics.unbound_ports("service-health", unbound.len());
+            count(&unbound, &metrics);
         }
         Ok::<_, Infallible>(Listed(&unbound, &metrics, address))
     };

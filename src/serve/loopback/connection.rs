@@ -230,7 +230,7 @@ mod tests {
         async fn new(half_closed_timeout: Duration) -> Hung {
             let endpoint = StdListener::bind("127.0.0.1:0").unwrap();
             let address = endpoint.local_addr().unwrap();
-            let mut shared = Shared::new(Metrics::new(&[]), Arc::new(|_, _, _| ()));
+            let mut shared = Shared::new(Metrics::new(&[], None, || 0), Arc::new(|_, _, _| ()));
             shared.half_closed_timeout = half_closed_timeout;
             let port = Balancer::new(LoopbackPort {
                 service: ObjectName::new("default", "hung"),

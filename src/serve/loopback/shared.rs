@@ -90,7 +90,7 @@ impl Shared {
         // Before the check, so that its drop reverts the addition.
         let slot = Slot(self.clone());
         if open < self.max_connections {
-            self.metrics.loopback_connections(open + 1);
+            self.metrics.set("shunt_loopback_connections_open", &[], (open + 1) as f64);
             return Some(slot);
         }
         slot.end("too-many");
@@ -141,7 +141,9 @@ impl Shared {
 
     fn count(&self) {
         let listening = lock(&self.listening).len();
-        self.metrics.loopback_node_ports(listening, self.unbound.len());
+        for (state, count) in [("listening", listening), ("failed", self.unbound.len())] {
+            self.metrics.set("shunt_loopback_node_ports", &[("state", state)], count as f64);
+        }
     }
 
     /// Returns a report about the proxy.
@@ -161,14 +163,14 @@ pub(super) struct Slot(Arc<Shared>);
 impl Slot {
     /// Counts the outcome.
     pub(super) fn end(&self, result: &'static str) {
-        self.0.metrics.loopback_connected(result);
+        self.0.metrics.add("shunt_loopback_connections_total", &[("result", result)], 1.0);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let open = self.0.open.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
-        self.0.metrics.loopback_connections(open);
+        self.0.metrics.set("shunt_loopback_connections_open", &[], open as f64);
         if open == 0 {
             self.0.idle.notify_one();
         }

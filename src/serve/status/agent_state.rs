@@ -12,7 +12,6 @@ use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::flows::Unswept;
 use crate::serve::http::HealthSource;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::metrics::Counter;
 use crate::serve::unbound_ports::UnboundPorts;
 use crate::taken_ports;
 
@@ -46,8 +45,8 @@ pub struct Sources {
     pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
     /// Other processes on node ports.
     pub taken_node_ports: Box<dyn Fn() -> taken_ports::Report + Send>,
-    /// Lost lines of the log.
-    pub lost_log_lines: Counter,
+    /// Returns the number of lost lines of the log.
+    pub lost_log_lines: fn() -> u64,
 }
 
 impl AgentState {
@@ -131,7 +130,7 @@ impl AgentState {
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
                 sweep_trouble: unswept.trouble(),
-                lost_log_lines: lost_log_lines.get(),
+                lost_log_lines: lost_log_lines(),
                 source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
                 rules: rules(&inner.noted.rules, &inner.snapshot),
                 taken_node_ports,
