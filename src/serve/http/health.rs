@@ -9,11 +9,10 @@ use serde::Serialize;
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
-use super::connections::Connections;
-use super::protocol::{Answer, Handler};
-use super::server::{OnPort, Server};
+use super::protocol::{Answer, Handler, json};
+use super::server::{Server, Servers};
 use crate::config::Config;
-use crate::serve::metrics::Metrics;
+use crate::serve::metrics::{Gauge, Metrics};
 
 /// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +74,7 @@ impl Health {
             healthy,
             status: families.collect(),
         };
-        Answer::json(good, serde_json::to_string(&body).unwrap_or_default())
+        json(good, serde_json::to_string(&body).unwrap_or_default())
     }
 }
 
@@ -119,12 +118,12 @@ pub async fn serve_health(
     config: watch::Receiver<Config>,
     health: HealthSource,
     metrics: Metrics,
-    connections: Connections,
-    on_port: OnPort,
+    servers: Servers,
 ) -> anyhow::Result<Infallible> {
     let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
+    let gauge: Gauge = ("shunt_unbound_ports", &[("server", "health")]);
     let address = |config: &Config| config.healthz_bind_address;
-    let server = Server { purpose, field, address, connections, on_port };
+    let server = Server { purpose, field, address, gauge, servers };
     server.serve(config, handler(health, metrics)).await
 }
 
@@ -136,7 +135,7 @@ fn handler(health: HealthSource, metrics: Metrics) -> Handler {
             "/livez" => (health.livez(now), "kubeproxy_proxy_livez_total"),
             _ => return None,
         };
-        metrics.add(counter, &[("code", answer.status.as_str())], 1.0);
+        metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
         Some(answer.into())
     })
 }
@@ -171,7 +170,7 @@ mod tests {
             (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
             let now = SystemTime::now();
-            let status = (health.healthz(now).status, health.livez(now).status);
+            let status = (health.healthz(now).status(), health.livez(now).status());
             assert_eq!((status.0.as_u16(), status.1.as_u16()), (healthz, livez), "{health:?}");
         }
     }
@@ -205,7 +204,7 @@ mod tests {
             ),
         ];
         for (health, answer, expected) in cases {
-            assert_eq!(answer(&health, now).body, expected);
+            assert_eq!(answer(&health, now).body(), expected);
         }
     }
 }

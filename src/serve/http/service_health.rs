@@ -13,9 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::protocol::{self, Answer, Handler};
-use crate::serve::metrics::Metrics;
-use crate::serve::unbound_ports::{Report, UnboundPorts};
+use super::protocol::{self, Answer, Handler, json};
+use crate::serve::unbound_ports::{Report, UnboundPort, UnboundPorts};
 
 /// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,26 +38,11 @@ impl ServiceHealth {
             serde_json::Value::from(&*service.namespace),
             serde_json::Value::from(&*service.name),
         );
-        let mut answer = Answer::json(agent_healthy && *local_endpoints > 0, body);
-        answer
-            .headers
-            .push(("x-load-balancing-endpoint-weight", HeaderValue::from(*local_endpoints)));
+        let mut answer = json(agent_healthy && *local_endpoints > 0, body);
+        let weight = HeaderValue::from(*local_endpoints);
+        answer.headers_mut().insert("x-load-balancing-endpoint-weight", weight);
         answer
     }
-}
-
-/// A listed address. Dropping this removes it from the list.
-struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.0.remove(self.2);
-        count(self.0, self.1);
-    }
-}
-
-fn count(unbound: &UnboundPorts, metrics: &Metrics) {
-    metrics.set("shunt_unbound_ports", &[("server", "service-health")], unbound.len() as f64);
 }
 
 /// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
@@ -66,9 +50,8 @@ fn count(unbound: &UnboundPorts, metrics: &Metrics) {
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
-    unbound: UnboundPorts,
+    unbound: UnboundPorts<UnboundPort>,
     connections: Connections,
-    metrics: Metrics,
     report: Report,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -85,9 +68,9 @@ pub async fn serve_service_health(
             listeners.entry(address).or_insert_with(|| {
                 let (wanted, health) = (wanted.clone(), health.clone());
                 let (unbound, connections) = (unbound.clone(), connections.clone());
-                let (metrics, report) = (metrics.clone(), report.clone());
+                let report = report.clone();
                 tokio::spawn(async move {
-                    serve(address, wanted, health, unbound, connections, metrics, report).await;
+                    serve(address, wanted, health, unbound, connections, report).await;
                 })
             });
         }
@@ -101,9 +84,8 @@ async fn serve(
     address: SocketAddr,
     wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
-    unbound: UnboundPorts,
+    unbound: UnboundPorts<UnboundPort>,
     connections: Connections,
-    metrics: Metrics,
     report: Report,
 ) {
     let seen = wanted.clone();
@@ -112,12 +94,12 @@ async fn serve(
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });
     let taken = |error| {
-        if let Some(told) = wanted.borrow().get(&address) {
+        let listed = wanted.borrow().get(&address).map(|told| {
             report(&told.service, address, &error);
-            unbound.add(address, &told.service, &error);
-            count(&unbound, &metrics);
-        }
-        Ok::<_, Infallible>(Listed(&unbound, &metrics, address))
+            let port = UnboundPort::new(&told.service, address, &error);
+            unbound.add(address, ("shunt_unbound_ports", &[("server", "service-health")]), port)
+        });
+        Ok::<_, Infallible>(listed)
     };
     let never =
         protocol::keep_listening(address, true, "health checks", handler, &connections, taken);

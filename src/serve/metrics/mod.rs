@@ -30,6 +30,19 @@ const KUBERNETES: (&str, &str, &str) = ("1", "36", "v1.36.2");
 const SLIS: &str = "kubernetes_healthcheck";
 const START_TIME: &str = "process_start_time_seconds";
 
+/// A gauge by its name and labels.
+pub type Gauge = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// A part of the number in a gauge. Its drop subtracts it.
+pub struct Counted(Metrics, Gauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Counted(metrics, (name, labels)) = self;
+        metrics.add(name, labels, -1.0);
+    }
+}
+
 /// The new connections of Service ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceConnections {
@@ -131,6 +144,18 @@ impl Metrics {
     /// Sets a gauge.
     pub fn set(&self, name: &'static str, labels: Labels<'_>, value: f64) {
         lock(&self.0.samples).set(name, labels, value);
+    }
+
+    /// Adds one to a gauge, until the drop of what this returns.
+    #[must_use]
+    pub fn count(&self, (name, labels): Gauge) -> Counted {
+        self.add(name, labels, 1.0);
+        Counted(self.clone(), (name, labels))
+    }
+
+    /// Returns the number in a gauge.
+    pub(super) fn counted(&self, (name, labels): Gauge) -> usize {
+        lock(&self.0.samples).at(name, labels).value as usize
     }
 
     /// Adds a value to a histogram.
