@@ -180,31 +180,25 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
         let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
         let v4 = Health { families: vec![Family::V4], ..fresh() };
-        let (healthz, livez) = (Health::healthz, Health::livez);
-        let cases: [(Health, fn(&Health, SystemTime) -> Answer, &str); 4] = [
+        for (answer, expected) in [
             (
-                fresh(),
-                healthz,
+                fresh().healthz(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:40.00000012Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
-                behind,
-                livez,
+                behind.livez(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","healthy":false,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false}}}"#,
             ),
             (
-                Health { node_eligible: false, ..v4 },
-                healthz,
+                Health { node_eligible: false, ..v4 }.healthz(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
-                Health { last_updated: None, ..fresh() },
-                healthz,
+                Health { last_updated: None, ..fresh() }.healthz(now),
                 r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":false}"#,
             ),
-        ];
-        for (health, answer, expected) in cases {
-            assert_eq!(answer(&health, now).body(), expected);
+        ] {
+            assert_eq!(answer.body(), expected);
         }
     }
 }
