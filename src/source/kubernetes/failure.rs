@@ -13,7 +13,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// The reason for the end of a request or a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The server ended the watch, which it does periodically.
     Ended,
     /// The connection broke while it was in use.
@@ -87,7 +87,8 @@ impl Failure {
     }
 
     /// Returns the message for the log.
-    pub(super) fn told(&self, kind: Kind) -> String {
+    #[must_use]
+    pub fn told(&self, kind: Kind) -> String {
         match self {
             Failure::Ended => format!("the API server ends the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
@@ -124,7 +125,8 @@ impl Failure {
 }
 
 /// Returns the rule of a role that permits list and watch of this kind.
-pub(super) fn rule(kind: Kind) -> String {
+#[must_use]
+pub fn rule(kind: Kind) -> String {
     let group = match kind {
         Kind::Service | Kind::Node => "\"\"",
         Kind::EndpointSlice => "discovery.k8s.io",

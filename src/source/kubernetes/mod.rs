@@ -54,7 +54,8 @@ use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
-pub use inspect::{Inspection, Refused, inspect};
+pub use failure::{Failure, rule};
+pub use inspect::{Inspection, inspect};
 use resource::Resource;
 use watch::Watch;
 
