@@ -33,7 +33,8 @@ pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, Acce
     let mut inspection = Inspection::default();
     for kind in Kind::ALL {
         let Err(failure) = inspection.look(&client, kind, node_name).await else { continue };
-        let is_lost = matches!(failure, Failure::Unreachable(_) | Failure::Refused { code: 401, .. });
+        let is_lost =
+            matches!(failure, Failure::Unreachable(_) | Failure::Refused { code: 401, .. });
         inspection.refused.push((kind, failure));
         if is_lost {
             // The other requests would fail alike, after the same time.

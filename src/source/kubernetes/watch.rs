@@ -375,7 +375,7 @@ impl Watch {
     async fn deliver_list(&mut self, list: List) {
         self.listed = true;
         let List { names, mut changes } = list;
-        changes.extend(self.decoder.listed(names));
+        changes.push(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await;
     }
 

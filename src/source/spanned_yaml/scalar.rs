@@ -61,11 +61,7 @@ fn integer(text: &str) -> Option<Value> {
         return None;
     }
     let number = u64::from_str_radix(digits, radix).ok()?;
-    if negative {
-        0_i64.checked_sub_unsigned(number).map(Value::from)
-    } else {
-        Some(number.into())
-    }
+    if negative { 0_i64.checked_sub_unsigned(number).map(Value::from) } else { Some(number.into()) }
 }
 
 /// Returns a plain scalar in its form as a key: `yes` is the key `true`, `010` the key `8`. None

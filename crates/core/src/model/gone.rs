@@ -88,7 +88,8 @@ impl GoneEndpoints {
                 continue;
             }
             if listed.terminating {
-                self.vanished.insert(backend, Vanished::Now(old.and_then(EndpointSlice::service_name)));
+                self.vanished
+                    .insert(backend, Vanished::Now(old.and_then(EndpointSlice::service_name)));
             }
             self.listed.remove(&backend);
         }

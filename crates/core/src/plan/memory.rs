@@ -5,7 +5,7 @@
 //! No packet comes there.
 
 use super::{NodeContext, Rule, Statement};
-use crate::model::{Change, Node};
+use crate::model::{Change, Node, ObjectName};
 
 /// The longest name of a Node or zone in a comment, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is 128).
 const MAX_NAME: usize = 100;
@@ -86,7 +86,7 @@ pub fn recall<'a>(
         }
     }
     let node = node.map(|node| Change::NodeRemembered(node.into()));
-    let service_cidrs = Change::ServiceCidr(REMEMBERED.into(), service_cidrs);
+    let service_cidrs = Change::ServiceCidr(ObjectName::new("", REMEMBERED), service_cidrs);
     Ok(node.into_iter().chain([service_cidrs]).collect())
 }
 
@@ -115,7 +115,7 @@ mod tests {
         read_as: &str,
     ) -> Result<Vec<Change>, NotRemembered> {
         let mut store = Store::new();
-        let cidrs = Change::ServiceCidr("kubernetes".into(), cidrs());
+        let cidrs = Change::ServiceCidr(ObjectName::new("", "kubernetes"), cidrs());
         for change in node.map(Change::node).into_iter().chain([cidrs]) {
             store.apply(change, &mut Dirty::default());
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn service_cidrs() -> Change {
-        Change::ServiceCidr(REMEMBERED.into(), cidrs())
+        Change::ServiceCidr(ObjectName::new("", REMEMBERED), cidrs())
     }
 
     #[test]
