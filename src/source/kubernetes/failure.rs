@@ -66,16 +66,6 @@ impl Failure {
         }
     }
 
-    /// Returns the failure of a request without an answer.
-    pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Failure {
-        Failure::Unreachable(innermost(error))
-    }
-
-    /// Returns the failure of an incomplete answer.
-    pub(super) fn broken(error: &(dyn Error + 'static)) -> Failure {
-        Failure::Broken(innermost(error))
-    }
-
     /// Returns true if another connection might help, with the current credentials, certificates
     /// and address of the server.
     pub(super) fn is_about_access(&self) -> bool {
@@ -127,11 +117,7 @@ impl Failure {
 /// Returns the rule of a role that permits list and watch of this kind.
 #[must_use]
 pub fn rule(kind: Kind) -> String {
-    let group = match kind {
-        Kind::Service | Kind::Node => "\"\"",
-        Kind::EndpointSlice => "discovery.k8s.io",
-        Kind::ServiceCidr => "networking.k8s.io",
-    };
+    let group = kind.versions()[0].split_once('/').map_or("\"\"", |(group, _)| group);
     let resource = kind.resource();
     format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [list, watch]}}")
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
-use super::failure::Failure;
+use super::failure::{Failure, innermost};
 use super::messages::status;
 use crate::source::objects::Kind;
 
@@ -34,9 +34,8 @@ const CLUSTER_IP: &str = "spec.clusterIP";
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     pub(super) kind: Kind,
-    /// Paths of the API, the preferred version first.
-    paths: &'static [&'static str],
-    path: usize,
+    /// The place in [`Kind::versions`].
+    version: usize,
     labels: Option<&'static str>,
     fields: Option<String>,
     /// The server does not know the field of `fields`.
@@ -59,28 +58,16 @@ pub(super) type Request = Result<hyper::Request<Vec<u8>>, kube::core::request::E
 
 impl Resource {
     pub(super) fn new(kind: Kind, node_name: &str) -> Resource {
-        let (paths, labels, fields): (&[&str], _, _) = match kind {
+        let (labels, fields) = match kind {
             Kind::Service => (
-                &["/api/v1/services"],
                 Some("!service.kubernetes.io/service-proxy-name"),
                 Some(format!("{CLUSTER_IP}!=None")),
             ),
-            Kind::EndpointSlice => (
-                &["/apis/discovery.k8s.io/v1/endpointslices"],
-                Some("!service.kubernetes.io/headless"),
-                None,
-            ),
-            Kind::Node => (&["/api/v1/nodes"], None, Some(format!("metadata.name={node_name}"))),
-            Kind::ServiceCidr => (
-                &[
-                    "/apis/networking.k8s.io/v1/servicecidrs",
-                    "/apis/networking.k8s.io/v1beta1/servicecidrs",
-                ],
-                None,
-                None,
-            ),
+            Kind::EndpointSlice => (Some("!service.kubernetes.io/headless"), None),
+            Kind::Node => (None, Some(format!("metadata.name={node_name}"))),
+            Kind::ServiceCidr => (None, None),
         };
-        Resource { kind, paths, path: 0, labels, fields, wide: false }
+        Resource { kind, version: 0, labels, fields, wide: false }
     }
 
     /// Returns the objects of this name only.
@@ -91,8 +78,8 @@ impl Resource {
     /// Switches to the next version of the API if the server lacks this one. Returns false after
     /// the last version, and starts over with the first.
     pub(super) fn next_version(&mut self) -> bool {
-        self.path = (self.path + 1) % self.paths.len();
-        self.path != 0
+        self.version = (self.version + 1) % self.kind.versions().len();
+        self.version != 0
     }
 
     /// Drops the field selector, up to the next [`Resource::narrow`], if a server rejects it with
@@ -152,7 +139,9 @@ impl Resource {
     }
 
     fn builder(&self) -> Builder {
-        Builder::new(self.paths[self.path])
+        let version = self.kind.versions()[self.version];
+        let root = if version.contains('/') { "apis" } else { "api" };
+        Builder::new(format!("/{root}/{version}/{}", self.kind.resource()))
     }
 }
 
@@ -169,7 +158,7 @@ pub(super) async fn send(
             let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             return Err(Failure::Unreachable(reason));
         }
-        Ok(Err(error)) => return Err(Failure::unreachable(&error)),
+        Ok(Err(error)) => return Err(Failure::Unreachable(innermost(&error))),
         Ok(Ok(answer)) => answer,
     };
     let code = answer.status();

@@ -124,6 +124,16 @@ impl Kind {
         }
     }
 
+    /// Returns the supported values of `apiVersion`, the preferred one first.
+    #[must_use]
+    pub fn versions(self) -> &'static [&'static str] {
+        match self {
+            Kind::Service | Kind::Node => &["v1"],
+            Kind::EndpointSlice => &["discovery.k8s.io/v1"],
+            Kind::ServiceCidr => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
+        }
+    }
+
     /// Returns true if objects of this kind have a namespace.
     #[must_use]
     pub fn is_namespaced(self) -> bool {

@@ -24,8 +24,6 @@ pub struct Store {
     service_cidrs: SharedMap<ObjectName, Vec<IpNet>>,
     interface_addresses: Arc<BTreeSet<IpAddr>>,
     synced: bool,
-    service_ports: usize,
-    endpoints: usize,
 }
 
 impl Store {
@@ -84,30 +82,33 @@ impl Store {
 
     fn apply_service(&mut self, service: Arc<Service>, dirty: &mut Dirty) -> bool {
         self.ignored.remove_mut(&service.name);
-        let old = self.services.get(&service.name);
-        if old == Some(&service) {
+        if self.services.get(&service.name) == Some(&service) {
             return false;
         }
         dirty.services.insert(service.name.clone());
-        self.service_ports -= old.map_or(0, |old| old.ports.len());
-        self.service_ports += service.ports.len();
         self.services.insert_mut(service.name.clone(), service);
         true
     }
 
     fn drop_service(&mut self, name: ObjectName, dirty: &mut Dirty) -> bool {
-        let Some(old) = self.services.get(&name) else { return false };
-        self.service_ports -= old.ports.len();
-        self.services.remove_mut(&name);
-        dirty.services.insert(name);
-        true
+        let changed = self.services.remove_mut(&name);
+        if changed {
+            dirty.services.insert(name);
+        }
+        changed
     }
 
     fn drop_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) -> bool {
         let Some(old) = self.slices.get(name).cloned() else { return false };
         self.slices.remove_mut(name);
-        self.endpoints -= old.endpoints.len();
-        self.unlink(&old, dirty);
+        let Some(service) = old.service_name() else { return true };
+        if let Some(slices) = self.slices_of.get_mut(&service) {
+            slices.retain(|known| known.name != *name);
+            if slices.is_empty() {
+                self.slices_of.remove_mut(&service);
+            }
+        }
+        dirty.services.insert(service);
         true
     }
 
@@ -185,22 +186,8 @@ impl Store {
             }
             dirty.services.insert(service);
         }
-        let old = self.slices.get(&slice.name);
-        self.endpoints -= old.map_or(0, |old| old.endpoints.len());
-        self.endpoints += slice.endpoints.len();
         self.slices.insert_mut(slice.name.clone(), slice);
         true
-    }
-
-    fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
-        let Some(service) = slice.service_name() else { return };
-        if let Some(slices) = self.slices_of.get_mut(&service) {
-            slices.retain(|known| known.name != slice.name);
-            if slices.is_empty() {
-                self.slices_of.remove_mut(&service);
-            }
-        }
-        dirty.services.insert(service);
     }
 
     fn set_node(&mut self, mut node: Node) -> bool {
@@ -243,13 +230,13 @@ impl Store {
     /// Returns the sum of the port counts of all Services.
     #[must_use]
     pub fn service_port_count(&self) -> usize {
-        self.service_ports
+        self.services().map(|service| service.ports.len()).sum()
     }
 
     /// Returns the number of endpoints in all EndpointSlices.
     #[must_use]
     pub fn endpoint_count(&self) -> usize {
-        self.endpoints
+        self.all_slices().map(|slice| slice.endpoints.len()).sum()
     }
 
     /// Returns the number of EndpointSlices.

@@ -11,14 +11,6 @@ use super::{
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
-/// The changes of the plan, unsorted.
-#[derive(Debug, Default)]
-struct Touching {
-    frontends: Vec<FrontendKey>,
-    members: Vec<SetMember>,
-    chains: bool,
-}
-
 /// The desired state of the kernel.
 #[derive(Debug, Default)]
 pub struct Desired {
@@ -34,7 +26,8 @@ pub struct Desired {
     oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
     unserved: Unserved,
-    touched: Touching,
+    /// The changes of the plan, unsorted.
+    touched: PlanDelta,
     pub(super) flows: Flows,
     /// The ports of the proxy on loopback addresses that may have changed.
     pub(super) loopback: BTreeSet<(Family, u16)>,
@@ -288,8 +281,9 @@ impl Desired {
 
     /// Takes the changes of the plan since the last call.
     pub fn take_delta(&mut self) -> PlanDelta {
-        let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
-        PlanDelta::new(frontends, members, chains)
+        let mut delta = std::mem::take(&mut self.touched);
+        delta.sort();
+        delta
     }
 
     /// Returns a delta with the whole plan, for a comparison with a kernel in unknown state.

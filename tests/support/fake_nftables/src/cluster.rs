@@ -97,8 +97,9 @@ impl Objects {
             Change::InterfaceAddresses(_) => ("addresses", nameless, false),
             Change::Listed(Kind::Node, _) => return,
             Change::Listed(listed, names) => {
-                let stays = |kind: &str, name| kind != listed.as_str() || names.contains(name);
-                return self.0.retain(|(kind, name), _| stays(kind, name));
+                return self
+                    .0
+                    .retain(|(kind, name), _| *kind != listed.as_str() || names.contains(name));
             }
             Change::Synced => return,
         };
