@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use form_urlencoded::Serializer;
 use http_body_util::{BodyExt, Limited};
 use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER};
-use hyper::{Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use kube::Client;
-use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
-use kube::core::Request as Builder;
 use shunt_core::jitter;
 use tokio::time::timeout;
 
@@ -22,7 +21,7 @@ use crate::source::objects::Kind;
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 /// Objects per page of a list: few enough to bound the memory of a page of large EndpointSlices.
-const PAGE_LIMIT: u32 = 250;
+const PAGE_LIMIT: &str = "250";
 /// The server ends a watch after this many seconds and up to `SPREAD` more. The random part keeps
 /// the watches of all nodes from ending at once ever after a restart of the server.
 const WATCH_SECONDS: u32 = 240;
@@ -52,9 +51,6 @@ pub(super) enum RelistFrom {
     /// The current version of the store: the server does not have the known version.
     Store,
 }
-
-/// A request, or why kube cannot build it.
-pub(super) type Request = Result<hyper::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Resource {
     pub(super) fn new(kind: Kind, node_name: &str) -> Resource {
@@ -94,66 +90,54 @@ impl Resource {
         self.wide = false;
     }
 
-    fn fields(&self) -> Option<String> {
-        self.fields.clone().filter(|_| !self.wide)
-    }
-
-    /// Returns the request for one page of the list, or for the whole list without a `limit`. A
-    /// server takes a known version together with a limit as this very version, not as the minimum.
-    pub(super) fn list(&self, from: &RelistFrom, limit: bool, page: Option<String>) -> Request {
-        let limit = limit && !matches!(from, RelistFrom::Since(_));
-        let is_first = page.is_none();
-        let cached = is_first && *from == RelistFrom::Cache;
-        let mut request = self.builder().list(&ListParams {
-            label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields(),
-            // kube omits the version 0 together with a limit.
-            limit: (limit && !cached).then_some(PAGE_LIMIT),
-            continue_token: page,
-            resource_version: match from {
-                RelistFrom::Cache => Some("0".to_owned()),
-                RelistFrom::Since(version) => Some(version.clone()),
-                RelistFrom::Store => None,
-            },
-            ..ListParams::default()
-        })?;
-        if limit && cached {
-            let uri = format!("{}&limit={PAGE_LIMIT}", request.uri());
-            *request.uri_mut() = uri.parse().map_err(|error| {
-                kube::core::request::Error::BuildRequest(hyper::http::Error::from(error))
-            })?;
-        }
-        Ok(request)
-    }
-
-    /// Returns the request for the changes since a version.
-    pub(super) fn watch(&self, since: &str) -> Request {
-        let parameters = WatchParams {
-            label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields(),
-            timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32),
-            bookmarks: true,
-            send_initial_events: false,
+    /// Returns the target of a request for one page of the list, or for the whole list without a
+    /// `limit`. A server takes a known version together with a limit as this very version, not as the
+    /// minimum.
+    pub(super) fn list(&self, from: &RelistFrom, limit: bool, page: Option<&str>) -> String {
+        let (version, limit) = match from {
+            RelistFrom::Cache => (Some("0"), limit),
+            RelistFrom::Since(version) => (Some(&**version), false),
+            RelistFrom::Store => (None, limit),
         };
-        self.builder().watch(&parameters, since)
+        let start = match page {
+            Some(page) => Some(("continue", page)),
+            None => version.map(|version| ("resourceVersion", version)),
+        };
+        self.target(start.into_iter().chain(limit.then_some(("limit", PAGE_LIMIT))))
     }
 
-    fn builder(&self) -> Builder {
+    /// Returns the target of a request for the changes since a version.
+    pub(super) fn watch(&self, since: &str) -> String {
+        let seconds = WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32;
+        self.target([
+            ("watch", "true"),
+            ("timeoutSeconds", &seconds.to_string()),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", since),
+        ])
+    }
+
+    fn target<'a>(&self, parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
         let version = self.kind.versions()[self.version];
         let root = if version.contains('/') { "apis" } else { "api" };
-        Builder::new(format!("/{root}/{version}/{}", self.kind.resource()))
+        let fields = self.fields.as_deref().filter(|_| !self.wide);
+        Serializer::new(format!("/{root}/{version}/{}?", self.kind.resource()))
+            .extend_pairs(fields.map(|fields| ("fieldSelector", fields)))
+            .extend_pairs(self.labels.map(|labels| ("labelSelector", labels)))
+            .extend_pairs(parameters)
+            .finish()
     }
 }
 
 /// Sends a request and waits for the answer to begin. An answer other than success is a failure.
 pub(super) async fn send(
     client: &Client,
-    request: Request,
+    target: String,
     accept: HeaderValue,
 ) -> Result<Response<Body>, Failure> {
-    let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-    request.headers_mut().insert(ACCEPT, accept);
-    let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
+    let request = Request::get(target).header(ACCEPT, accept).body(Body::empty());
+    let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+    let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
             let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             return Err(Failure::Unreachable(reason));

@@ -267,7 +267,7 @@ impl Watch {
         let mut next = None;
         let version = loop {
             let is_first = next.is_none();
-            let request = self.resource.list(&self.relist_from, limit, next.clone());
+            let request = self.resource.list(&self.relist_from, limit, next.as_deref());
             let answer = match send(client, request, self.negotiation.accept()).await {
                 Err(Failure::Expired) if !is_first && limit => {
                     (list, limit, next) = (List::default(), false, None);
