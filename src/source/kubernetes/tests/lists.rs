@@ -214,7 +214,7 @@ async fn a_list_may_come_in_pages_and_a_known_version_never_does() {
         script.lists(),
         [
             "resourceVersion=0&limit=250",
-            "limit=250&continue=next",
+            "continue=next&limit=250",
             "resourceVersion=0",
             "resourceVersion=6",
         ]
