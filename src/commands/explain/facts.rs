@@ -313,7 +313,11 @@ fn conntrack(
             }
         })?;
     }
-    if !unanswered.is_empty() {
+    if packet.protocol == Protocol::Udp.number() {
+        // Some datagrams have no answer, where others have.
+        let silent = tracked.iter_mut().filter(|it| it.answered == 0);
+        silent.for_each(|it| it.waiting = it.unanswered);
+    } else if !unanswered.is_empty() {
         std::thread::sleep(REPLY);
         for (place, connection) in unanswered {
             let again = conntrack.get(connection.protocol, &connection.original)?;
@@ -321,10 +325,6 @@ fn conntrack(
             let still = again.is_none_or(|it| it.is_unanswered() && it.reply == connection.reply);
             tracked[place].waiting += usize::from(still);
         }
-    }
-    if packet.protocol == Protocol::Udp.number() {
-        // Some datagrams have no answer, where others have.
-        tracked.iter_mut().filter(|it| it.answered > 0).for_each(|it| it.waiting = 0);
     }
     let usage = conntrack.usage()?;
     let is_full = usage.limit.is_some_and(|limit| limit > 0 && usage.entries >= limit);

@@ -148,7 +148,8 @@ impl Client {
     }
 
     /// Returns the first packet of a connection.
-    pub(super) fn packet(&self, Destination { address, port, protocol }: Destination) -> Packet {
+    #[must_use]
+    pub fn packet(&self, Destination { address, port, protocol }: Destination) -> Packet {
         let (source, entry) = (self.address, self.entry.clone());
         Packet { source, destination: address, protocol, port, entry }
     }
