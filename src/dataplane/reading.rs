@@ -21,7 +21,7 @@ use super::fingerprint::{Fingerprint, Hashes};
 use super::gone;
 use super::listing::{Structure, list};
 use super::ownership::TableOwner;
-use super::record::{KernelRecord, Rebuild, Stray, TableState};
+use super::record::{KernelRecord, Rebuild, Stray, Table, TableState};
 use super::slots::Slotted;
 use super::translate::expressions;
 
@@ -118,16 +118,15 @@ impl Reading {
         };
         for family in Family::ALL {
             let state = read_structure(kernel, node_context, family)?;
-            let is_ours = matches!(state, TableState::Ours { .. });
-            reading.record.set_table(family, state);
-            if is_ours {
-                if reading.record.rebuild(family).is_none() {
+            if let TableState::Ours(table) = &state {
+                if table.rebuild.is_none() {
                     reading.read_elements(kernel, family, hashes)?;
                 }
-                if reading.record.has_gone_set(family) {
+                if table.has_gone_set {
                     reading.gone[family as usize] = gone::listed(kernel, family)?;
                 }
             }
+            reading.record.set_table(family, state);
         }
         Ok(reading)
     }
@@ -200,20 +199,14 @@ pub(super) fn read_structure(
     if !is_intact {
         chains.values_mut().for_each(|chain| *chain = None);
         sizes = Sizes::default();
-        let kept: Vec<Set> = right_sets.into_iter().filter(|set| set.is_dynamic()).collect();
+        let keeps_affinity = right_sets.contains(&Set::Affinity);
         let is_kept = |found: &DumpedSet| {
-            is_gone_set(found) || kept.iter().any(|set| set.name() == found.name)
+            is_gone_set(found) || (keeps_affinity && found.name == Set::Affinity.name())
         };
         let sets = sets.iter().filter(|found| !is_kept(found)).map(|found| found.name.clone());
-        let own = chains.keys().map(ChainName::to_string);
-        rebuild = Some(Box::new(Rebuild {
-            flushed: own.chain(foreign_chains.iter().cloned()).collect(),
-            sets: sets.collect(),
-            chains: foreign_chains,
-            kept,
-        }));
+        rebuild = Some(Rebuild { sets: sets.collect(), chains: foreign_chains, keeps_affinity });
     }
-    Ok(TableState::Ours { chains, owner, sizes, has_gone_set, timeouts, rebuild })
+    Ok(TableState::Ours(Table { chains, owner, sizes, has_gone_set, timeouts, rebuild }))
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.

@@ -95,7 +95,7 @@ impl Dataplane {
             store: Store::new(),
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
-            state: State::Unread,
+            state: State::default(),
             waits_for_node: false,
             reader: Reader::default(),
             found: None,

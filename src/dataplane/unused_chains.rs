@@ -46,7 +46,7 @@ impl UnusedChains {
     /// Notes that the kernel has deleted the chains.
     pub(super) fn deleted(&mut self, due: Due, record: &mut KernelRecord) {
         for (family, name) in due.0 {
-            record.set_chain(family, name, None);
+            record.ours_mut(family).and_then(|table| table.chains.remove(&name));
             self.0.remove(&(family, name));
         }
     }
