@@ -10,7 +10,7 @@ use foldhash::HashMap;
 use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, Verdict};
 use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
-    AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
+    AFFINITY_SIZE, ChainName, Element, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
 };
 
 /// Returns the table family of an IP family.
@@ -117,23 +117,27 @@ pub(super) fn encode_backend(backend: Backend) -> Bytes {
     bytes
 }
 
-/// Encodes the value of an element and calls `then` with it.
-pub(super) fn with_data<R>(
-    value: Option<&Value>,
+/// Encodes an element and calls `then` with its key, the end of its range, its value and its comment.
+pub(super) fn encoded<R>(
+    element: &Element<'_>,
     chain_names: &mut ChainNames,
-    then: impl FnOnce(Option<ElementData<'_>>) -> R,
+    then: impl FnOnce(&[u8], Option<&[u8]>, Option<ElementData<'_>>, Option<&str>) -> R,
 ) -> R {
-    match value {
-        None => then(None),
-        Some(Value::Drop) => then(Some(ElementData::Verdict(Verdict::Drop))),
+    let (key, end) = (encode_key(element.key), encode_key_end(element.key));
+    let end = end.as_ref().map(Bytes::as_slice);
+    let backend;
+    let data = match &element.value {
+        None => None,
+        Some(Value::Drop) => Some(ElementData::Verdict(Verdict::Drop)),
         Some(Value::Goto(chain)) => {
-            let name = chain_names.name(*chain);
-            then(Some(ElementData::Verdict(Verdict::Goto(name))))
+            Some(ElementData::Verdict(Verdict::Goto(chain_names.name(*chain))))
         }
-        Some(Value::Backend(backend)) => {
-            then(Some(ElementData::Value(encode_backend(*backend).as_slice())))
+        Some(Value::Backend(value)) => {
+            backend = encode_backend(*value);
+            Some(ElementData::Value(backend.as_slice()))
         }
-    }
+    };
+    then(key.as_slice(), end, data, element.comment)
 }
 
 /// A cache of the names of chains.

@@ -14,7 +14,7 @@ use nfnetlink::nft::{Error, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
-use super::fingerprint::{Fingerprint, Hashes};
+use super::fingerprint::Fingerprint;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
 use super::stopwatch::Stopwatch;
@@ -82,7 +82,6 @@ pub(super) enum Found {
 pub(super) struct Look<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) stopwatch: &'a dyn Stopwatch,
-    pub(super) hashes: &'a Hashes,
     pub(super) node_context: &'a NodeContext,
     pub(super) current: &'a mut Current,
 }
@@ -158,8 +157,8 @@ impl Drift {
         let mut comparison = match self.comparison.take() {
             Some(comparison) => comparison,
             None => {
-                let wanted = Fingerprint::recorded(record, look.hashes);
-                let listed = Fingerprint::listed(look.kernel, record, look.hashes)?;
+                let wanted = Fingerprint::recorded(record);
+                let listed = Fingerprint::listed(look.kernel, record)?;
                 if listed == wanted && record.strays.is_empty() {
                     return Ok(Found::Nothing);
                 }
@@ -167,7 +166,7 @@ impl Drift {
                 Comparison { reader, at: now, cost: Duration::ZERO }
             }
         };
-        match comparison.reader.read(look.kernel, look.node_context, look.hashes)? {
+        match comparison.reader.read(look.kernel, look.node_context)? {
             Ok(reading) if reading.record.holds_as(record) => Ok(Found::Nothing),
             Ok(reading) => Ok(Found::OtherElements(Box::new(reading))),
             Err(pause) => {

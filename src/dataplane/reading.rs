@@ -17,7 +17,7 @@ use super::capacity::Sizes;
 use super::codec::{
     decode_key, decode_value, encode_key, encode_key_end, gone_set_type, set_type, table_family,
 };
-use super::fingerprint::{Fingerprint, Hashes};
+use super::fingerprint::Fingerprint;
 use super::gone;
 use super::listing::{Structure, list};
 use super::ownership::TableOwner;
@@ -51,9 +51,8 @@ impl Reader {
         &mut self,
         kernel: &mut dyn Kernel,
         node_context: &NodeContext,
-        hashes: &Hashes,
     ) -> Result<Result<Reading, Duration>, Error> {
-        let reading = Reading::new(kernel, node_context, hashes)?;
+        let reading = Reading::new(kernel, node_context)?;
         let agrees = !reading.repeated && self.seen.contains(&reading.fingerprint);
         let is_plain = self.seen.is_empty() && !reading.is_odd();
         let Some(pause) = PAUSES.get(self.odd).filter(|_| !agrees && !is_plain) else {
@@ -102,11 +101,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    fn new(
-        kernel: &mut dyn Kernel,
-        node_context: &NodeContext,
-        hashes: &Hashes,
-    ) -> Result<Reading, Error> {
+    fn new(kernel: &mut dyn Kernel, node_context: &NodeContext) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
         let mut reading = Reading {
             generation,
@@ -120,7 +115,7 @@ impl Reading {
             let state = read_structure(kernel, node_context, family)?;
             if let TableState::Ours(table) = &state {
                 if table.rebuild.is_none() {
-                    reading.read_elements(kernel, family, hashes)?;
+                    reading.read_elements(kernel, family)?;
                 }
                 if table.has_gone_set {
                     reading.gone[family as usize] = gone::listed(kernel, family)?;
@@ -210,7 +205,7 @@ pub(super) fn read_structure(
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.
-pub(super) fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
+fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     found.base.as_ref().map(live_base_text) == wanted.base.map(base_text)
 }
 
@@ -244,12 +239,7 @@ struct Found {
 type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 impl Reading {
-    fn read_elements(
-        &mut self,
-        kernel: &mut dyn Kernel,
-        family: Family,
-        hashes: &Hashes,
-    ) -> Result<(), Error> {
+    fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
         let (record, fingerprint) = (&mut self.record, &mut self.fingerprint);
         let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
@@ -257,7 +247,7 @@ impl Reading {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
             self.interrupted |= list(kernel, family, set, &mut |element| {
                 let listed = (element.key, element.key_end);
-                fingerprint.add(hashes, (family, set), listed, element.data, element.comment);
+                fingerprint.add((family, set), listed, element.data, element.comment);
                 let Some(key) = decode_key(family, set, element.key, element.key_end) else {
                     record.strays.insert(Stray {
                         family,

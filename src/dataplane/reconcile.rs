@@ -9,9 +9,8 @@ use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, 
 
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
-use super::fingerprint::Hashes;
 use super::gone::Gone;
-use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
+use super::ownership::{Ownership, OwnershipPolicy, TableOwner, has_owned_tables};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading, remembered};
 use super::record::TableState;
@@ -22,7 +21,7 @@ use super::state::{Current, State};
 use super::stats::CommitStats;
 use super::stopwatch::{Stopwatch, SystemClocks};
 use super::transaction::{Inputs, Prepared, SyncReport};
-use super::unused_chains::UnusedChains;
+use super::unused_chains::{UnusedChains, deletion};
 
 /// The number of attempts of a sync that the kernel refuses.
 const ATTEMPTS: usize = 50;
@@ -44,7 +43,6 @@ pub struct Dataplane {
     pub(super) policy: OwnershipPolicy,
     pub(super) quarantine: Quarantine,
     drift: Drift,
-    hashes: Hashes,
     pub(super) sweep: Sweep,
     pub(super) gone: Gone,
     unused_chains: UnusedChains,
@@ -102,7 +100,6 @@ impl Dataplane {
             policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
             quarantine: Quarantine::default(),
             drift: Drift::default(),
-            hashes: Hashes::default(),
             sweep: Sweep::default(),
             gone,
             unused_chains: UnusedChains::default(),
@@ -364,7 +361,7 @@ impl Dataplane {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let read = match self.found.take() {
             Some(found) => Ok(found),
-            None => self.reader.read(&mut *self.kernel, node_context, &self.hashes)?,
+            None => self.reader.read(&mut *self.kernel, node_context)?,
         };
         let mut reading = match read {
             Ok(reading) => reading,
@@ -380,7 +377,7 @@ impl Dataplane {
         let shared: Vec<Family> = Family::ALL.into_iter().filter(is_shared).collect();
         let upgrade = self.policy.takes_over() && !shared.is_empty();
         if upgrade && self.policy.kernel_can.is_none() {
-            self.policy.kernel_can = Some(can_own(&mut *self.kernel)?);
+            self.policy.kernel_can = Some(has_owned_tables(&mut *self.kernel)?);
         }
         let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
         let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
@@ -478,7 +475,7 @@ impl Dataplane {
             return Ok(true);
         };
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        let mut look = Look { kernel, stopwatch, hashes: &self.hashes, node_context, current };
+        let mut look = Look { kernel, stopwatch, node_context, current };
         let found = self.drift.look(&mut look, now)?;
         if matches!(found, Found::Nothing) {
             return Ok(false);
@@ -512,9 +509,12 @@ impl Dataplane {
     /// element. Call it periodically.
     pub fn remove_unused_chains(&mut self, now: Instant, keep: impl Fn(ChainName) -> Duration) {
         let Some(current) = self.state.current_mut() else { return };
-        let Some(due) = self.unused_chains.due(&current.record, now, keep) else { return };
+        let due = self.unused_chains.due(&current.record, now, keep);
+        if due.is_empty() {
+            return;
+        }
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        match self.stats.commit(kernel, stopwatch, &due.batch()) {
+        match self.stats.commit(kernel, stopwatch, &deletion(&due)) {
             Ok(()) => {
                 current.advance();
                 self.drift.record_changes();
