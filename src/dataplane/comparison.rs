@@ -11,12 +11,12 @@ use nfnetlink::nft::{
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Desired, Element, Field, Frontend, FrontendKey, GONE_ENDPOINTS, Key,
-    LAYOUT_COMMENT, NodeContext, Pools, Rule, Set, TABLE, TcpTimeouts, Value, base_chains,
-    base_text, element_text, on_demand_chain,
+    Chain, ChainName, Desired, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
+    NodeContext, Pools, Rule, Set, TABLE, TcpTimeouts, Value, base_chains, base_text, element_text,
+    on_demand_chain,
 };
 
-use super::codec::{decode_key, decode_value, field_length, gone_set_type, set_type, table_family};
+use super::codec::{decode_key, decode_value, gone_set_type, key_text, set_type, table_family};
 use super::listing::{Structure, list};
 use super::reading::live_base_text;
 use super::translate::{commented, expressions, rule_text};
@@ -335,7 +335,7 @@ fn set_name(set: Set) -> String {
 /// Writes an element that shunt would not write.
 fn raw_text(family: Family, set: Set, key: Option<Key>, element: &DumpedElement<'_>) -> String {
     let known = key.map(|key| element_text(&Element { set, key, value: None, comment: None }));
-    let key = known.or_else(|| raw_key(family, set, element.key));
+    let key = known.or_else(|| key_text(family, set, element.key));
     let key = key.unwrap_or_else(|| hexadecimal(element.key));
     let comment = element.comment.map(|it| format!(" comment \"{it}\"")).unwrap_or_default();
     match element.data {
@@ -343,28 +343,6 @@ fn raw_text(family: Family, set: Set, key: Option<Key>, element: &DumpedElement<
         Some(ElementData::Value(bytes)) => format!("{key}{comment} : {}", hexadecimal(bytes)),
         Some(ElementData::Verdict(verdict)) => format!("{key}{comment} : {verdict}"),
     }
-}
-
-/// Writes the fields of a key; `None` for bytes in the padding or another length.
-fn raw_key(family: Family, set: Set, bytes: &[u8]) -> Option<String> {
-    let mut rest = bytes;
-    let mut fields = Vec::new();
-    for field in set.key() {
-        let size = usize::from(field_length(family, *field));
-        let (value, tail) = rest.split_at_checked(size.next_multiple_of(4))?;
-        let (value, padding) = value.split_at_checked(size)?;
-        rest = tail;
-        if padding.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        fields.push(match field {
-            Field::Source | Field::Destination => nfnetlink::attr::ip(value)?.to_string(),
-            Field::Protocol => value.first()?.to_string(),
-            Field::Port => u16::from_be_bytes(value.try_into().ok()?).to_string(),
-            Field::Index => u32::from_ne_bytes(value.try_into().ok()?).to_string(),
-        });
-    }
-    rest.is_empty().then(|| fields.join(" . "))
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

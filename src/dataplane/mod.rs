@@ -67,8 +67,5 @@ pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
 pub(crate) use translate::rule_text;
-pub use verdicts::{
-    EachVerdict, Installed, Verdict, Verdicts, add_verdicts, both_pools, list_verdicts,
-    look_up_verdicts, verdicts,
-};
+pub use verdicts::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
 pub use worker::Pace;

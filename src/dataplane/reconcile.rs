@@ -17,10 +17,10 @@ use super::record::TableState;
 use super::refusal::Error;
 use super::retry::Lessons;
 use super::snapshot::Snapshot;
-use super::state::{Current, State};
+use super::state::State;
 use super::stats::CommitStats;
 use super::stopwatch::{Stopwatch, SystemClocks};
-use super::transaction::{Inputs, Prepared, SyncReport};
+use super::transaction::{Prepared, SyncReport};
 use super::unused_chains::{UnusedChains, deletion};
 
 /// The number of attempts of a sync that the kernel refuses.
@@ -281,20 +281,9 @@ impl Dataplane {
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
     ) -> Result<Progress, Error> {
-        if !self.is_synced() {
-            return Ok(Progress::Unchanged);
-        }
-        let dirty = std::mem::take(&mut self.dirty);
-        self.plan(&dirty, now);
-        if self.state.current().is_none() {
-            // What a check has read may be old by now.
-            lessons.is_fresh = self.found.is_none();
-            if let Some(at) = self.read(now)? {
-                return Ok(Progress::ReadAgain(at));
-            }
-        }
-        let Some(prepared) = self.compare(lessons.isolated, now)? else {
-            return Ok(Progress::Unchanged);
+        let prepared = match self.next(lessons, now)? {
+            Ok(prepared) => prepared,
+            Err(progress) => return Ok(progress),
         };
         if let Some(node_context) = self.desired.node_context().filter(|_| !self.flows.is_empty()) {
             announce(&self.flows, node_context);
@@ -308,15 +297,28 @@ impl Dataplane {
     /// # Errors
     /// If the kernel's state is unknown and cannot be read.
     pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
+        self.next(&mut Lessons::default(), now).map(Result::ok)
+    }
+
+    /// Returns the next transaction, or the progress without one.
+    fn next(
+        &mut self,
+        lessons: &mut Lessons,
+        now: Instant,
+    ) -> Result<Result<Prepared, Progress>, Error> {
         if !self.is_synced() {
-            return Ok(None);
+            return Ok(Err(Progress::Unchanged));
         }
         let dirty = std::mem::take(&mut self.dirty);
         self.plan(&dirty, now);
-        if self.state.current().is_none() && self.read(now)?.is_some() {
-            return Ok(None);
+        if self.state.current().is_none() {
+            // What a check has read may be old by now.
+            lessons.is_fresh = self.found.is_none();
+            if let Some(at) = self.read(now)? {
+                return Ok(Err(Progress::ReadAgain(at)));
+            }
         }
-        self.compare(false, now)
+        Ok(self.compare(lessons.isolated, now)?.ok_or(Progress::Unchanged))
     }
 
     /// Commits a prepared transaction.
@@ -404,35 +406,22 @@ impl Dataplane {
         isolated: bool,
         now: Instant,
     ) -> Result<Option<Prepared>, Error> {
-        let (Some(node_context), Some(current)) =
-            (self.desired.node_context(), self.state.current_mut())
-        else {
-            return Ok(None);
-        };
-        self.drift.note_generation(&mut *self.kernel, current)?;
-        let gone = &self.gone;
-        let mut prepare = |current: &Current, kernel: &mut dyn Kernel| {
-            Prepared::new(Inputs {
-                kernel,
-                desired: &self.desired,
-                node_context,
-                current,
-                quarantine: &self.quarantine,
-                policy: &self.policy,
-                sweep: &mut self.sweep,
-                gone: gone.wanted(now),
-                isolated,
-            })
-        };
-        let mut prepared = prepare(current, &mut *self.kernel)?;
-        if !prepared.too_small.is_empty() {
-            self.stats.full = true;
-            for family in std::mem::take(&mut prepared.too_small) {
-                tracing::info!(%family, "sets of the table are too small, making all of them anew");
-                current.rebuild_table(family, &prepared.stale);
-            }
-            prepared = prepare(current, &mut *self.kernel)?;
+        if let Some(current) = self.state.current_mut() {
+            self.drift.note_generation(&mut *self.kernel, current)?;
         }
+        let prepared = loop {
+            let Some(prepared) = Prepared::new(self, isolated, now)? else { return Ok(None) };
+            if prepared.too_small.is_empty() {
+                break prepared;
+            }
+            self.stats.full = true;
+            for family in &prepared.too_small {
+                tracing::info!(%family, "sets of the table are too small, making all of them anew");
+                if let Some(current) = self.state.current_mut() {
+                    current.rebuild_table(*family, &prepared.stale);
+                }
+            }
+        };
         if !prepared.is_empty() {
             return Ok(Some(prepared));
         }
@@ -474,18 +463,17 @@ impl Dataplane {
         else {
             return Ok(true);
         };
+        self.drift.note_generation(&mut *self.kernel, current)?;
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
         let mut look = Look { kernel, stopwatch, node_context, current };
-        let found = self.drift.look(&mut look, now)?;
-        if matches!(found, Found::Nothing) {
+        // Without an answer, the next sync fails, too, and reports it.
+        let found = self.drift.look(&mut look, now);
+        if matches!(found, Ok(Found::Nothing)) {
             return Ok(false);
         }
         self.state.lose();
-        match found {
-            Found::OtherElements(reading) => self.found = Some(*reading),
-            // The next sync fails, too, and reports it.
-            Found::Unreadable(error) => return Err(error),
-            Found::Nothing | Found::OtherStructure => {}
+        if let Found::OtherElements(reading) = found? {
+            self.found = Some(*reading);
         }
         Ok(true)
     }

@@ -2,21 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-use nfnetlink::nft::{self, Batch, FinishedBatch, Kernel};
+use nfnetlink::nft::{self, Batch, FinishedBatch};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    Chain, ChainName, Desired, LAYOUT_COMMENT, NodeContext, Set, TABLE, base_chains,
-    on_demand_chain,
+    Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, base_chains, on_demand_chain,
 };
 
-use super::affinity::{Found, Sweep, delete, pools_with_affinity};
+use super::Dataplane;
+use super::affinity::{Found, delete, pools_with_affinity};
 use super::capacity::{self, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
-use super::gone::{GoneDelta, Wanted};
+use super::gone::GoneDelta;
 use super::ownership::{OWNED, OwnershipPolicy, TableOwner, add_set, create_table};
-use super::quarantine::{Quarantine, Suspect};
+use super::quarantine::Suspect;
 use super::record::{Rebuild, Table, TableState};
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
@@ -34,20 +35,6 @@ pub struct SyncReport {
     pub deleted: usize,
     /// Number of frontends, members and chains that another process had modified.
     pub repaired: usize,
-}
-
-/// The inputs of a transaction.
-pub(super) struct Inputs<'a> {
-    pub(super) kernel: &'a mut dyn Kernel,
-    pub(super) desired: &'a Desired,
-    pub(super) node_context: &'a NodeContext,
-    pub(super) current: &'a Current,
-    pub(super) quarantine: &'a Quarantine,
-    pub(super) policy: &'a OwnershipPolicy,
-    pub(super) sweep: &'a mut Sweep,
-    pub(super) gone: Wanted<'a>,
-    /// Puts every element in a message of its own, so that a refusal names just one.
-    pub(super) isolated: bool,
 }
 
 /// A transaction, with the new state of the record after its commit.
@@ -73,13 +60,32 @@ impl Prepared {
         &self.batch
     }
 
-    /// Makes the transaction from the record to the plan, which may be empty.
-    pub(super) fn new(inputs: Inputs<'_>) -> Result<Prepared, nft::Error> {
-        let Inputs { desired, node_context, current, quarantine, policy, .. } = inputs;
+    /// Makes the transaction from the record to the plan, which may be empty. `None` without a record
+    /// or a plan. With `isolated`, every element has a message of its own, so that a refusal names
+    /// just one.
+    pub(super) fn new(
+        dataplane: &mut Dataplane,
+        isolated: bool,
+        now: Instant,
+    ) -> Result<Option<Prepared>, nft::Error> {
+        let Dataplane {
+            kernel,
+            desired,
+            state,
+            quarantine,
+            policy,
+            sweep,
+            gone: gone_endpoints,
+            ..
+        } = dataplane;
+        let (Some(node_context), Some(current)) = (desired.node_context(), state.current()) else {
+            return Ok(None);
+        };
+        let wanted_gone = gone_endpoints.wanted(now);
         let record = &current.record;
         let compared = current.compared(desired);
         let mut batch = Batch::new(None);
-        let mut delta = Delta::between(record, desired, &compared, quarantine, inputs.isolated);
+        let mut delta = Delta::between(record, desired, &compared, quarantine, isolated);
         let mut stale = current.stale.clone();
         stale.merge(&delta.stale);
         let mut later = Stale::default();
@@ -125,8 +131,7 @@ impl Prepared {
                     }
                     desired.frontend(key).and_then(pools_with_affinity)
                 };
-                let (kernel, narrowed) = (&mut *inputs.kernel, &stale.narrowed);
-                match inputs.sweep.find(kernel, family, pools, narrowed)? {
+                match sweep.find(&mut **kernel, family, pools, &stale.narrowed)? {
                     Found::All(entries) => delete(family, &entries, &mut batch),
                     Found::Later => {
                         later.families.insert(family);
@@ -140,7 +145,7 @@ impl Prepared {
                 next.to_mut().timeouts.insert(own);
             }
             let of_family =
-                GoneDelta::between(&next, record.gone(family), (family, is_new), &inputs.gone);
+                GoneDelta::between(&next, record.gone(family), (family, is_new), &wanted_gone);
             of_family.add_set(family, &mut next, &mut batch);
             let base = if compared.chains { base_chains(node_context, family) } else { Vec::new() };
             let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
@@ -168,7 +173,7 @@ impl Prepared {
             }
         }
         // Late, because connections between the reading and the commit are not counted.
-        delta.continue_counters(inputs.kernel);
+        delta.continue_counters(&mut **kernel);
         for family in Family::ALL {
             delta.write(family, &mut batch);
         }
@@ -183,7 +188,7 @@ impl Prepared {
             _ => 0,
         };
         let batch = batch.finish();
-        Ok(Prepared { batch, delta, tables, too_small, gone, repaired, stale, later })
+        Ok(Some(Prepared { batch, delta, tables, too_small, gone, repaired, stale, later }))
     }
 
     /// Returns true if there is nothing to write.
