@@ -273,7 +273,7 @@ fn has_same_health_checks(before: &Snapshot, now: &Snapshot) -> bool {
 fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
     let Some(node_context) = &snapshot.node_context else { return healths };
-    for check in snapshot.health_checks.values() {
+    for check in snapshot.health_checks.iter() {
         let all: IpAddr = match check.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
