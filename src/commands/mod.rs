@@ -3,7 +3,7 @@
 
 pub mod args;
 mod changes;
-pub mod check;
+mod check;
 mod cleanup;
 mod diff;
 pub mod explain;
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
         args::Command::Diff(diff) => diff::diff(&diff),
         args::Command::History(history) => history::history(&history),
         args::Command::Status(status) => status::status(&status),
-        args::Command::Check(check) => check::command::check(&check),
+        args::Command::Check(check) => check::command::check(&check.run, check.output),
         args::Command::Explain(explain) => explain::command::explain(&explain),
         args::Command::Services(services) => services::command::services(&services),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
