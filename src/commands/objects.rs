@@ -8,14 +8,14 @@ use anyhow::{Context, anyhow};
 use shunt_core::model::{Change, ObjectName};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::args::{Moment, ObjectArguments};
+use super::args::ObjectArguments;
 use super::history::History;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::logging;
 use crate::agent::settings::{Effective, effective};
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
-use crate::serve::status::Status;
+use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests::{self, Locations};
 
@@ -78,7 +78,7 @@ impl ObjectArguments {
 }
 
 /// Makes the objects those of an earlier time.
-pub(super) fn rewind(objects: &mut Objects, Moment(at): Moment) -> anyhow::Result<()> {
+pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     let since = objects.excerpt.since;
     anyhow::ensure!(at >= since, "the history reaches back to {since} only, --at is {at}");
     objects.rewind(at);

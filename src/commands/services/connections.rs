@@ -16,7 +16,7 @@ use crate::dataplane::table_family;
 /// Numbers of tracked connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tracked {
+pub(super) struct Tracked {
     /// TCP connections and SCTP associations after their handshake, UDP flows with replies.
     pub established: u64,
     /// TCP connections whose SYN has no answer yet.
@@ -54,7 +54,7 @@ impl AddAssign for Tracked {
 
 /// The tracked connections of frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TrackedConnections(HashMap<(FrontendKey, (IpAddr, u16)), Tracked>);
+pub(super) struct TrackedConnections(HashMap<(FrontendKey, (IpAddr, u16)), Tracked>);
 
 impl TrackedConnections {
     /// Reads the connections of these frontends. `is_node` returns true for addresses with node
@@ -62,7 +62,7 @@ impl TrackedConnections {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn read(
+    pub(super) fn read(
         conntrack: &mut Conntrack,
         keys: &BTreeSet<FrontendKey>,
         is_node: impl Fn(IpAddr) -> bool,
@@ -101,14 +101,12 @@ impl TrackedConnections {
     }
 
     /// Returns the connections from a frontend to an endpoint.
-    #[must_use]
-    pub fn to(&self, key: FrontendKey, endpoint: (IpAddr, u16)) -> Tracked {
+    pub(super) fn to(&self, key: FrontendKey, endpoint: (IpAddr, u16)) -> Tracked {
         self.0.get(&(key, endpoint)).copied().unwrap_or_default()
     }
 
     /// Returns the connections from a frontend to all endpoints but these.
-    #[must_use]
-    pub fn to_others(&self, key: FrontendKey, endpoints: &[(IpAddr, u16)]) -> Tracked {
+    pub(super) fn to_others(&self, key: FrontendKey, endpoints: &[(IpAddr, u16)]) -> Tracked {
         let mut sum = Tracked::default();
         let others = self.0.iter().filter(|((own, to), _)| *own == key && !endpoints.contains(to));
         others.for_each(|(_, tracked)| sum += *tracked);

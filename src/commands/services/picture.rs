@@ -21,7 +21,7 @@ use crate::serve::status::Time;
 
 /// The Services of a picture; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selected {
+pub(super) struct Selected {
     /// Those of this namespace.
     pub namespace: Option<String>,
     /// The Service of this name, with its endpoints.
@@ -37,7 +37,7 @@ impl Selected {
 
 /// The state of the kernel.
 #[derive(Debug, Clone, Default)]
-pub struct Kernel<'a> {
+pub(super) struct Kernel<'a> {
     /// The verdicts; `None` if they are unknown.
     pub verdicts: Option<&'a Verdicts>,
     /// The verdicts of the last picture, and the time since then.
@@ -49,8 +49,7 @@ pub struct Kernel<'a> {
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
-#[must_use]
-pub fn differing(
+pub(super) fn differing(
     Subject { store, desired, .. }: Subject<'_>,
     selected: &Selected,
     verdicts: &Verdicts,
@@ -74,8 +73,7 @@ pub fn differing(
 }
 
 /// Makes a picture.
-#[must_use]
-pub fn picture(
+pub(super) fn picture(
     sources: Subject<'_>,
     kernel: Kernel<'_>,
     selected: &Selected,
@@ -118,6 +116,7 @@ pub fn picture(
         problems,
         services: services.map(|service| painter.service(service)).collect(),
         ignored: ignored.collect(),
+        detailed: selected.service.is_some(),
     }
 }
 
