@@ -72,6 +72,24 @@ impl<'a> Attrs<'a> {
         Iterator::find(&mut self.clone(), |a| a.kind == kind)
     }
 
+    /// Returns the first unread attribute of that type as a `u32` in network byte order.
+    #[must_use]
+    pub fn be32(&self, kind: u16) -> Option<u32> {
+        self.find(kind)?.be32()
+    }
+
+    /// Returns the first unread attribute of that type as a `u64` in network byte order.
+    #[must_use]
+    pub fn be64(&self, kind: u16) -> Option<u64> {
+        self.find(kind)?.be64()
+    }
+
+    /// Returns the first unread attribute of that type as text.
+    #[must_use]
+    pub fn text(&self, kind: u16) -> Option<&'a str> {
+        self.find(kind)?.text()
+    }
+
     /// Returns the offset of the unread part in `of`, the slice that the iterator was made from, in
     /// bytes.
     pub fn offset_in(&self, of: &[u8]) -> usize {

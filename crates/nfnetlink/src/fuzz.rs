@@ -31,7 +31,6 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = AttachedChain::parse(&message);
         let _ = TraceEvent::parse(&message).map(|event| event.verdict.to_string());
         let attrs = message.attrs();
-        let _ = crate::hooks::HookFunction::parse(&attrs);
         crate::nft::fuzz_judge(&attrs);
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");

@@ -144,25 +144,23 @@ impl Connection {
     pub fn parse(attrs: &Attrs<'_>) -> Option<Connection> {
         let original = attrs.find(CTA_TUPLE_ORIG)?;
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
-        let number = |kind| attrs.find(kind).and_then(|it| it.be32());
         let (protocol, original_tuple) = parse_tuple(&original)?;
         let zone = attrs.find(CTA_ZONE).and_then(|zone| zone.payload.try_into().ok());
         let zone = zone.map(u16::from_be_bytes);
         let zone = zone.or_else(|| in_zone(&original)).or_else(|| in_zone(&reply));
         let counter = |kind| {
             let counter = attrs.find(kind)?.children();
-            let number = |kind| counter.find(kind)?.be64();
-            let packets = number(CTA_COUNTERS_PACKETS)?;
-            Some(Counter { packets, bytes: number(CTA_COUNTERS_BYTES)? })
+            let packets = counter.be64(CTA_COUNTERS_PACKETS)?;
+            Some(Counter { packets, bytes: counter.be64(CTA_COUNTERS_BYTES)? })
         };
         Some(Connection {
             protocol,
             original: original_tuple,
             reply: parse_tuple(&reply)?.1,
             state: ProtocolState::parse(attrs),
-            status: Status(number(CTA_STATUS).unwrap_or(0)),
-            timeout: Duration::from_secs(number(CTA_TIMEOUT).unwrap_or(0).into()),
-            mark: number(CTA_MARK).unwrap_or(0),
+            status: Status(attrs.be32(CTA_STATUS).unwrap_or(0)),
+            timeout: Duration::from_secs(attrs.be32(CTA_TIMEOUT).unwrap_or(0).into()),
+            mark: attrs.be32(CTA_MARK).unwrap_or(0),
             zone: zone.unwrap_or(0),
             counters: counter(CTA_COUNTERS_ORIG).zip(counter(CTA_COUNTERS_REPLY)),
         })

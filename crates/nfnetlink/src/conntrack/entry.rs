@@ -84,7 +84,7 @@ impl Entry {
 
 /// Returns whether the kernel has seen a reply; `None` without a status.
 fn has_reply(attrs: &Attrs<'_>) -> Option<bool> {
-    Some(attrs.find(CTA_STATUS)?.be32()? & IPS_SEEN_REPLY != 0)
+    Some(attrs.be32(CTA_STATUS)? & IPS_SEEN_REPLY != 0)
 }
 
 /// Appends the tuple of a direction.

@@ -161,17 +161,16 @@ impl Conntrack {
             kind(IPCTNL_MSG_CT_GET_STATS_CPU),
         );
         let header = |body: &mut Vec<u8>| put_netfilter_header(body, 0, 0);
-        let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|it| it.be32());
         let mut usage = Usage::default();
         self.socket.request(count, header, |message| {
             let attrs = message.attrs();
-            usage.entries = number(&attrs, CTA_STATS_GLOBAL_ENTRIES).unwrap_or(0);
-            usage.limit = number(&attrs, CTA_STATS_GLOBAL_MAX_ENTRIES);
+            usage.entries = attrs.be32(CTA_STATS_GLOBAL_ENTRIES).unwrap_or(0);
+            usage.limit = attrs.be32(CTA_STATS_GLOBAL_MAX_ENTRIES);
         })?;
         // One message per CPU.
         self.socket.request(of_cpus, header, |message| {
             let attrs = message.attrs();
-            let number = |kind| u64::from(number(&attrs, kind).unwrap_or(0));
+            let number = |kind| u64::from(attrs.be32(kind).unwrap_or(0));
             usage.dropped += number(CTA_STATS_DROP);
             usage.early_dropped += number(CTA_STATS_EARLY_DROP);
             usage.insert_failed += number(CTA_STATS_INSERT_FAILED);

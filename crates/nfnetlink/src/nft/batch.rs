@@ -11,7 +11,7 @@ use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, ProtoFamily, Rule, Table};
 use nix::errno::Errno;
 
-use super::expr_encode::{c_string, counter};
+use super::expr_codec::{c_string, counter};
 use super::refusal::{Answer, Refusal};
 use super::uapi::{
     NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,

@@ -4,14 +4,14 @@ use nix::errno::Errno;
 
 use super::socket::elements;
 use super::uapi::{
-    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, kind,
+    NFT_SET_ELEM_CATCHALL, NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
+    NFTA_SET_TABLE, kind,
 };
-use super::{Element, Error, Socket};
+use super::{DumpedSet, Element, Error, Socket};
 use crate::Family;
-use crate::attr::{nest, put, put_text};
+use crate::attr::{nest, put, put_be32, put_text};
 use crate::message::{Message, put_netfilter_header};
-use crate::socket::Request;
 
 /// The number of keys in one `send`: their answers must fit the receive buffer.
 const KEYS: usize = 32;
@@ -38,7 +38,10 @@ impl Socket {
         let mut failure = None;
         let mut is_missing = false;
         for (chunk, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
-            let body = |key: &&[u8], body: &mut Vec<u8>| put_query(body, family, table, set, key);
+            let body = |key: &&[u8], body: &mut Vec<u8>| {
+                put_netfilter_header(body, family.number(), 0);
+                put_query(body, table, set, Some(key));
+            };
             let each = |position: usize, answer: Result<Message<'_>, Errno>| match (
                 answer,
                 found.get_mut(position),
@@ -63,24 +66,28 @@ impl Socket {
 
     /// Fails with `ENOENT` if there is no such set. Not a listing, which commits could interrupt.
     fn find_set(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {
-        let find = Request { name: "find the set", kind: kind(libc::NFT_MSG_GETSET), flags: 0 };
-        let body = |body: &mut Vec<u8>| {
-            put_netfilter_header(body, family.number(), 0);
+        let of = |body: &mut Vec<u8>| {
             put_text(body, NFTA_SET_TABLE, table);
             put_text(body, NFTA_SET_NAME, set);
         };
-        Ok(self.connection.request(find, body, |_| {})?)
+        let request = "find the set";
+        self.get(request, libc::NFT_MSG_GETSET, family.number(), of, DumpedSet::parse)?
+            .map(drop)
+            .ok_or(Error::Request { request, errno: Errno::ENOENT })
     }
 }
 
-/// Appends the body of a query for one element.
-fn put_query(body: &mut Vec<u8>, family: Family, table: &str, set: &str, key: &[u8]) {
-    put_netfilter_header(body, family.number(), 0);
+/// Appends the attributes of a query for one element: that of the key, or the one that all keys have
+/// which have no other.
+pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: Option<&[u8]>) {
     put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
     put_text(body, NFTA_SET_ELEM_LIST_SET, set);
     nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-        nest(list, NFTA_LIST_ELEM, |element| {
-            nest(element, NFTA_SET_ELEM_KEY, |outer| put(outer, NFTA_DATA_VALUE, key));
+        nest(list, NFTA_LIST_ELEM, |element| match key {
+            Some(key) => {
+                nest(element, NFTA_SET_ELEM_KEY, |outer| put(outer, NFTA_DATA_VALUE, key));
+            }
+            None => put_be32(element, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
         });
     });
 }

@@ -79,7 +79,7 @@ impl Answer {
         Some(Answer {
             errno: message.error_code()?,
             sequence: number(8)?,
-            explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
+            explanation: attrs.text(NLMSGERR_ATTR_MSG).map(str::to_owned),
             // The offset is in host byte order, unlike the numbers of nf_tables.
             offset: attrs
                 .find(NLMSGERR_ATTR_OFFS)
@@ -91,9 +91,7 @@ impl Answer {
     /// Describes the refused message by its operation and object.
     pub(super) fn refusal(&self, message: Option<Message<'_>>) -> Refusal {
         let attrs = message.map_or(Attrs::new(&[]), |message| message.attrs());
-        let text = |attribute: u16| {
-            attrs.find(attribute).and_then(|a| a.text()).unwrap_or_default().to_owned()
-        };
+        let text = |attribute: u16| attrs.text(attribute).unwrap_or_default().to_owned();
         let [subsystem, kind] = message.map_or(0, |message| message.kind).to_be_bytes();
         let (nft, kind) = (i32::from(subsystem) == libc::NFNL_SUBSYS_NFTABLES, i32::from(kind));
         let (operation, table, object) = match kind {

@@ -66,8 +66,8 @@ impl<'a> Text<'a> {
                     }
                 }
             }
-            Expr::Nat { source, address, port, .. } => {
-                let kind = if *source { "snat" } else { "dnat" };
+            Expr::Nat { destination, address, port, .. } => {
+                let kind = if *destination { "dnat" } else { "snat" };
                 let operand = |register: &Option<Register>| {
                     register.map_or(Some(None), |register| self.load(register).map(Some))
                 };

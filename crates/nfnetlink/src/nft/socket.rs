@@ -1,5 +1,7 @@
 //! The netlink socket to nf_tables, which implements [`Kernel`].
 
+use nix::errno::Errno;
+
 use super::refusal::Answer;
 use super::uapi::{
     NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_OBJ_TABLE, NFTA_RULE_TABLE,
@@ -62,6 +64,27 @@ impl Socket {
         let dump = Request::dump(name, kind(message));
         Ok(self.dumps.list(dump, body, |message| parse(&message.attrs()))?)
     }
+
+    /// Reads one object, which `of` names; `None` if there is none.
+    pub(super) fn get<T>(
+        &mut self,
+        name: &'static str,
+        message: i32,
+        family: u8,
+        of: impl FnOnce(&mut Vec<u8>),
+        parse: impl Fn(&Attrs<'_>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let get = Request { name, kind: kind(message), flags: 0 };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family, 0);
+            of(body);
+        };
+        let mut found = None;
+        match self.connection.request(get, body, |message| found = parse(&message.attrs())) {
+            Err(crate::Error::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
+            result => Ok(result.map(|()| found)?),
+        }
+    }
 }
 
 /// Returns the request for the elements of a set.
@@ -112,21 +135,15 @@ impl Kernel for Socket {
         } else if !refusals.is_empty() {
             Err(Error::Refused(refusals))
         } else if lost {
-            Err(Error::Receive(nix::errno::Errno::ENOBUFS.into()))
+            Err(Error::Receive(Errno::ENOBUFS.into()))
         } else {
             Ok(())
         }
     }
 
     fn generation(&mut self) -> Result<Generation, Error> {
-        let read =
-            Request { name: "read the generation", kind: kind(libc::NFT_MSG_GETGEN), flags: 0 };
-        let mut found = None;
-        self.connection.request(
-            read,
-            |body| put_netfilter_header(body, 0, 0),
-            |message| found = Generation::parse(&message.attrs()),
-        )?;
+        let name = "read the generation";
+        let found = self.get(name, libc::NFT_MSG_GETGEN, 0, |_| {}, Generation::parse)?;
         found.ok_or(Error::Malformed("a generation without an id"))
     }
 
@@ -200,11 +217,10 @@ impl Kernel for Socket {
 impl Generation {
     /// Decodes the answer to `NFT_MSG_GETGEN`, or the kernel's event about a new generation.
     pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Generation> {
-        let number = |kind| attrs.find(kind).and_then(|a| a.be32());
-        let process = attrs.find(NFTA_GEN_PROC_NAME).and_then(|a| a.text()).unwrap_or_default();
+        let process = attrs.text(NFTA_GEN_PROC_NAME).unwrap_or_default();
         Some(Generation {
-            id: number(NFTA_GEN_ID)?,
-            pid: number(NFTA_GEN_PROC_PID).unwrap_or(0),
+            id: attrs.be32(NFTA_GEN_ID)?,
+            pid: attrs.be32(NFTA_GEN_PROC_PID).unwrap_or(0),
             process: process.to_owned(),
         })
     }

@@ -53,8 +53,8 @@ impl<'a> Verdict<&'a str> {
     /// Reads the attribute of a verdict.
     pub(super) fn parse(verdict: &Attr<'a>) -> Option<Verdict<&'a str>> {
         let attrs = verdict.children();
-        let code = attrs.find(NFTA_VERDICT_CODE)?.be32()? as i32;
-        Some(Verdict::of(code, attrs.find(NFTA_VERDICT_CHAIN).and_then(|it| it.text())))
+        let code = attrs.be32(NFTA_VERDICT_CODE)? as i32;
+        Some(Verdict::of(code, attrs.text(NFTA_VERDICT_CHAIN)))
     }
 
     /// Appends the attribute of a verdict.

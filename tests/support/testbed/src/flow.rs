@@ -60,20 +60,28 @@ pub fn probe(
 }
 
 /// Asks all these at once, each from a new source port, in the network namespace of the calling
-/// thread. What has not been answered after `patience` is [`Outcome::Dropped`]. Datagrams are sent three
-/// times until then, since many of them can be too many for a server.
+/// thread. What is not answered while nothing else was for `patience` is [`Outcome::Dropped`]: a busy
+/// machine is late with all of them. Datagrams are sent three times until then, since many of them can be
+/// too many for a server.
 ///
 /// # Errors
 /// Only what says nothing about the network, such as a source address that is not ours.
 pub fn volley(questions: &[Question], patience: Duration) -> Result<Vec<Outcome>> {
-    let start = Instant::now();
     let mut flows = Vec::with_capacity(questions.len());
     for question in questions {
         flows.push(question.open()?);
     }
-    for part in [patience / 4, patience / 2, patience] {
+    for part in [patience / 4, patience / 4, patience / 2] {
         flows.iter_mut().for_each(Flow::send);
-        answers(&mut flows.iter_mut().collect::<Vec<_>>(), start + part)?;
+        let mut open: Vec<&mut Flow> = flows.iter_mut().collect();
+        loop {
+            open.retain(|flow| flow.reply.is_none());
+            let before = open.len();
+            answers(&mut open, Instant::now() + part)?;
+            if open.iter().filter(|flow| flow.reply.is_none()).count() == before {
+                break;
+            }
+        }
     }
     Ok(flows.into_iter().map(|flow| flow.reply.unwrap_or(Outcome::Dropped)).collect())
 }

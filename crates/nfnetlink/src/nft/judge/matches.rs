@@ -191,8 +191,8 @@ impl Evaluation {
                 _ => self.sometimes("an object"),
             },
             Expr::Reject { .. } => Step::Drop("reject".to_owned()),
-            Expr::Nat { source: true, .. } => Step::Translate("snat".to_owned()),
-            Expr::Nat { source: false, .. } => Step::Translate("dnat".to_owned()),
+            Expr::Nat { destination: false, .. } => Step::Translate("snat".to_owned()),
+            Expr::Nat { destination: true, .. } => Step::Translate("dnat".to_owned()),
             Expr::Masquerade { .. } => Step::Translate("masquerade".to_owned()),
             Expr::Other(name) => self.other(name, state),
         }
@@ -392,9 +392,7 @@ impl Evaluation {
                 (Bits::known(packet.original_port.to_be_bytes()), "")
             }
             libc::NFT_CT_PROTO_SRC | libc::NFT_CT_PROTO_DST => {
-                let port = packet.source_port.filter(|_| view.has_original_source() || is_reply);
-                let bits = port.map_or(Bits::unknown(2), |port| Bits::known(port.to_be_bytes()));
-                (bits, "the source port")
+                (Bits::unknown(2), "the source port")
             }
             _ => {
                 // A connection may lack the property.
@@ -471,10 +469,6 @@ fn name(device: Device<'_>) -> Bits {
 fn index(device: Device<'_>) -> Bits {
     match device {
         Device::None => Bits::known([0; 4]),
-        Device::Known(interface) => match interface.index {
-            Some(index) => Bits::known(index.to_ne_bytes()),
-            None => Bits::unknown(4),
-        },
-        Device::Unknown => Bits::unknown(4),
+        Device::Known(_) | Device::Unknown => Bits::unknown(4),
     }
 }

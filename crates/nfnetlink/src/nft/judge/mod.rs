@@ -3,13 +3,12 @@
 //! The evaluation is three-valued: a match is certain, excluded or undecided. What it does not
 //! understand is undecided, so that the judgement may be open, and is never wrong.
 //!
-//! `read` lists rules and sets, `walk` follows the packet, `matches` and `xt` evaluate expressions.
+//! `read` asks for rules and elements, `walk` follows the packet, `matches` and `xt` evaluate expressions.
 
 mod matches;
 mod packet;
 mod read;
 mod registers;
-mod set;
 mod truth;
 mod walk;
 mod xt;

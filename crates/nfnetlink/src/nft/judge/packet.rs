@@ -25,7 +25,8 @@ const DEFRAGMENTATION: i32 = -400;
 const SOURCE_NAT: i32 = 100;
 
 /// The first packet of a connection, as a chain sees it. Before it, no packet of the connection has
-/// passed the chain. A packet of TCP is a SYN; one of IPv6 has no extension headers.
+/// passed the chain. A packet of TCP is a SYN; one of IPv6 has no extension headers. The source port
+/// is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JudgedPacket {
     /// The source address.
@@ -36,8 +37,6 @@ pub struct JudgedPacket {
     pub protocol: u8,
     /// The destination port, likewise translated.
     pub port: u16,
-    /// The source port; `None` if it is unknown.
-    pub source_port: Option<u16>,
     /// The address that the client sent the packet to.
     pub original_destination: IpAddr,
     /// The port that the client sent the packet to.
@@ -66,7 +65,6 @@ impl JudgedPacket {
             destination,
             protocol,
             port,
-            source_port: None,
             original_destination: destination,
             original_port: port,
             translated: false,
@@ -87,17 +85,15 @@ impl JudgedPacket {
 /// An interface of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The name.
+    /// The name. The index is unknown.
     pub name: String,
-    /// The index; `None` if it is unknown.
-    pub index: Option<u32>,
 }
 
 impl Interface {
-    /// Makes an interface whose index is not known.
+    /// Makes an interface of this name.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Interface {
-        Interface { name: name.into(), index: None }
+        Interface { name: name.into() }
     }
 }
 
@@ -339,9 +335,6 @@ fn transport_header(packet: &JudgedPacket) -> Bits {
     let mut header = Bits::unknown(20);
     if !has_ports(packet.protocol) {
         return header;
-    }
-    if let Some(port) = packet.source_port {
-        header.write(0, &Bits::known(port.to_be_bytes()));
     }
     header.write(2, &Bits::known(packet.port.to_be_bytes()));
     if i32::from(packet.protocol) == libc::IPPROTO_TCP {

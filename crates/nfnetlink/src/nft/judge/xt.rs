@@ -257,11 +257,10 @@ fn conntrack(revision: u32, info: &[u8], view: &View<'_>, state: &State) -> Opti
             })
         })
     };
-    let original_source_port = packet.source_port.filter(|_| has_original_source);
-    result = result & port(CONNTRACK_ORIGSRC_PORT, 138, original_source_port)?;
+    result = result & port(CONNTRACK_ORIGSRC_PORT, 138, None)?;
     result = result & port(CONNTRACK_ORIGDST_PORT, 140, Some(packet.original_port))?;
     result = result & port(CONNTRACK_REPLSRC_PORT, 142, Some(packet.port))?;
-    result = result & port(CONNTRACK_REPLDST_PORT, 144, packet.source_port)?;
+    result = result & port(CONNTRACK_REPLDST_PORT, 144, None)?;
     result = result & checked(CONNTRACK_STATUS, &mut || Some(has_status(statuses, view)))?;
     result = result & checked(CONNTRACK_EXPIRES, &mut || Some(Truth::Unknown))?;
     Some(result)
