@@ -12,7 +12,7 @@ use super::changes::Changes;
 use super::objects::{self, Reader, settled};
 use super::with;
 use crate::agent::kernel_errors::explain;
-use crate::agent::{Failure, netns};
+use crate::agent::{Failure, logging, netns};
 use crate::dataplane::{Place, Side, compare};
 use crate::serve::escape;
 use crate::serve::query::Selection;
@@ -41,6 +41,7 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
 
 /// Returns the differences as text or JSON, and the exit code.
 fn compared(arguments: &Diff) -> Result<(String, u8), Failure> {
+    logging::start_with(&arguments.objects.logging);
     netns::enter(arguments.netns.as_deref())?;
     if let Some(at) = arguments.objects.at {
         return since(arguments, at);

@@ -30,6 +30,7 @@ impl ObjectArguments {
     /// Starts the log, and returns a reader of the objects. `is_offline` adds those of `--with`, and
     /// takes manifests for those of any node, which need not be this machine.
     pub(super) fn start(&self, is_offline: bool) -> Result<Reader, Failure> {
+        logging::start_with(&self.logging);
         if let Some(at) = self.at.filter(|_| is_offline) {
             let mut objects = self.with_history()?;
             rewind(&mut objects, at)?;
@@ -37,7 +38,6 @@ impl ObjectArguments {
         }
         let has_files = is_offline && !self.with.is_empty();
         let mut objects = if self.manifests.is_empty() {
-            logging::start_with(&self.logging);
             if !has_files {
                 return Ok(Reader(None));
             }
@@ -62,7 +62,6 @@ impl ObjectArguments {
     /// Returns the objects of the agent with their history, or those that `shunt history -o json`
     /// wrote.
     pub(super) fn with_history(&self) -> anyhow::Result<Objects> {
-        logging::start_with(&self.logging);
         let file = match &self.manifests[..] {
             [] => return Ok(ask_history(Selection::All)?),
             [file] => file,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nfnetlink::route::links;
 use shunt_core::model::{Change, Dirty, Store};
-use shunt_core::plan::{NodeContext, Options};
+use shunt_core::plan::NodeContext;
 
 use super::api::{Api, Asked};
 use super::{Facts, Outcome, Report, others};
@@ -47,11 +47,8 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         Err(why) => (Api::NotAsked(why.clone()), Vec::new()),
         Ok(effective) => objects(&run.manifests, effective, dialer)?,
     };
-    let options = match (running, &effective) {
-        (Some(running), _) => running.options,
-        (None, Ok(effective)) => effective.config.options.clone(),
-        (None, Err(_)) => Options::default(),
-    };
+    let own = || effective.as_ref().ok().map(|effective| effective.config.options.clone());
+    let options = running.map(|running| running.options).or_else(own).unwrap_or_default();
     let addresses = interface_addresses();
     let mut store = Store::new();
     for change in objects.into_iter().chain(addresses.as_ref().ok().cloned()) {

@@ -102,13 +102,7 @@ pub(super) fn listeners(facts: &Facts<'_>) -> Judgement {
 fn not_primary(node_context: &NodeContext) -> BTreeSet<IpAddr> {
     let is_link_local =
         |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let has_node_ports = |address: &IpAddr| {
-        let planned = node_context.node_port_addresses(Family::of(*address));
-        planned.is_none_or(|planned| planned.contains(address))
-    };
-    let all = node_context.interface_addresses.iter();
-    all.filter(|address| !address.is_loopback() && !is_link_local(address))
-        .filter(|address| !has_node_ports(address))
-        .copied()
-        .collect()
+    let mut others = &node_context.interface_addresses - &node_context.own_node_port_addresses();
+    others.retain(|address| !address.is_loopback() && !is_link_local(address));
+    others
 }

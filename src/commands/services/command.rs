@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
-use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::conntrack::Conntrack;
 use nfnetlink::nft::Socket;
-use shunt_core::model::{Family, ObjectName, Store};
+use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
 use super::{Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel};
@@ -297,12 +296,7 @@ impl Agent {
         let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);
         let keys: BTreeSet<FrontendKey> = self.desired.claimed_by(name).filter(owned).collect();
         let context = self.desired.node_context();
-        let is_node = |address: IpAddr| {
-            context.is_some_and(|context| match context.node_port_addresses(Family::of(address)) {
-                Some(addresses) => addresses.contains(&address),
-                None => context.interface_addresses.contains(&address),
-            })
-        };
-        TrackedConnections::read(&mut Conntrack::open()?, &keys, is_node)
+        let addresses = context.map(|context| context.own_node_port_addresses());
+        TrackedConnections::read(&mut Conntrack::open()?, &keys, &addresses.unwrap_or_default())
     }
 }

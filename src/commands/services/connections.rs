@@ -57,20 +57,19 @@ impl AddAssign for Tracked {
 pub(super) struct TrackedConnections(HashMap<(FrontendKey, (IpAddr, u16)), Tracked>);
 
 impl TrackedConnections {
-    /// Reads the connections of these frontends. `is_node` returns true for addresses with node
-    /// ports.
+    /// Reads the connections of these frontends. `addresses` are those with node ports.
     ///
     /// # Errors
     /// If the kernel does not answer.
     pub(super) fn read(
         conntrack: &mut Conntrack,
         keys: &BTreeSet<FrontendKey>,
-        is_node: impl Fn(IpAddr) -> bool,
+        addresses: &BTreeSet<IpAddr>,
     ) -> Result<TrackedConnections, Error> {
         let mut found = TrackedConnections::default();
         for family in keys.iter().map(FrontendKey::family).collect::<BTreeSet<Family>>() {
             conntrack.connections(table_family(family), |connection| {
-                found.count(keys, &connection, &is_node);
+                found.count(keys, &connection, addresses);
             })?;
         }
         Ok(found)
@@ -80,7 +79,7 @@ impl TrackedConnections {
         &mut self,
         keys: &BTreeSet<FrontendKey>,
         connection: &Connection,
-        is_node: &impl Fn(IpAddr) -> bool,
+        addresses: &BTreeSet<IpAddr>,
     ) {
         let Some(protocol) = Protocol::from_number(connection.protocol) else { return };
         let (to, server) = (connection.original.destination, connection.reply.source);
@@ -92,7 +91,7 @@ impl TrackedConnections {
         let node_port = FrontendKey::NodePort(Family::of(to.ip()), protocol, to.port());
         let key = if keys.contains(&by_address) {
             by_address
-        } else if keys.contains(&node_port) && is_node(to.ip()) {
+        } else if keys.contains(&node_port) && addresses.contains(&to.ip()) {
             node_port
         } else {
             return;

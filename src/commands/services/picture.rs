@@ -139,8 +139,8 @@ impl Painter<'_> {
             .desired
             .claimed_by(&service.name)
             .filter_map(|key| {
-                let place = service.ports.iter().position(|port| is_of(port, key))?;
-                Some((place, kind_of(service, key), key))
+                let place = service.ports.iter().position(|port| key.is_of(port))?;
+                Some((place, self.sources.desired.kind_of(&service.name, key)?, key))
             })
             .collect();
         keys.sort_unstable();
@@ -172,10 +172,6 @@ impl Painter<'_> {
         key: FrontendKey,
     ) -> Frontend {
         let Subject { store, desired, .. } = self.sources;
-        let label = match &*port.name {
-            "" => service.name.to_string(),
-            name => format!("{}:{name}", service.name),
-        };
         let node_addresses = match key {
             FrontendKey::Address(..) => None,
             FrontendKey::NodePort(family, protocol, _) => self
@@ -202,7 +198,7 @@ impl Painter<'_> {
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
         let frontend = Frontend {
-            service: label,
+            service: plan::label(service, port).to_string(),
             port_name: port.name.to_string(),
             kind: kind_word(kind),
             address,
@@ -308,29 +304,6 @@ pub(super) fn rate(
     let before = before.get(&key).map_or(0, Verdict::connections);
     let new = now.checked_sub(before).unwrap_or(now);
     (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
-}
-
-/// Returns true if a frontend is one of the service port.
-fn is_of(port: &ServicePort, key: FrontendKey) -> bool {
-    port.protocol == key.protocol()
-        && match key {
-            FrontendKey::Address(_, _, number) => port.port == number,
-            FrontendKey::NodePort(_, _, number) => port.node_port == Some(number),
-        }
-}
-
-/// Returns the kind of a frontend that the Service claims, even if it does not own it.
-fn kind_of(service: &model::Service, key: FrontendKey) -> FrontendKind {
-    match key {
-        FrontendKey::NodePort(..) => FrontendKind::NodePort,
-        FrontendKey::Address(ip, ..) if service.cluster_ips.contains(&ip) => {
-            FrontendKind::ClusterIp
-        }
-        FrontendKey::Address(ip, ..) if service.load_balancer_ips.contains(&ip) => {
-            FrontendKind::Vip
-        }
-        FrontendKey::Address(..) => FrontendKind::ExternalIp,
-    }
 }
 
 fn policy_word(policy: TrafficPolicy) -> &'static str {
