@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Age, Batch, Elements, Error, Kernel, Refusal};
-use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Listed, Store};
+use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Kind, Store};
 use shunt_core::plan::{Chain, ChainName, GONE_ENDPOINTS, TABLE, on_demand_chain};
 
 use super::codec::{decode_backend, encode_backend, gone_set_type, table_family};
@@ -51,8 +51,8 @@ impl Gone {
                     tracker.replace(old, Some(new));
                 }
             }
-            Change::SliceGone(name) => tracker.replace(store.slice(name), None),
-            Change::Listed(Listed::Slices(names)) => {
+            Change::Gone(Kind::EndpointSlice, name) => tracker.replace(store.slice(name), None),
+            Change::Listed(Kind::EndpointSlice, names) => {
                 for slice in store.all_slices().filter(|slice| !names.contains(&slice.name)) {
                     tracker.replace(Some(slice), None);
                 }

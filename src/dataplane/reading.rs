@@ -9,8 +9,8 @@ use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, Error, 
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, NotRemembered, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value,
-    base_chains, base_text, on_demand_chain, recall,
+    NodeContext, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value, base_chains,
+    base_text, on_demand_chain, recall,
 };
 
 use super::capacity::Sizes;
@@ -66,22 +66,22 @@ impl Reader {
 }
 
 /// Reads what the rules of an earlier agent remember of Node and ServiceCIDRs. Both tables remember
-/// the same. Empty without tables.
+/// the same. Empty without tables; `None` if they remember nothing of this Node.
 pub(super) fn remembered(
     kernel: &mut dyn Kernel,
     node_name: &str,
-) -> Result<Result<Vec<Change>, NotRemembered>, Error> {
-    let mut found = Ok(Vec::new());
+) -> Result<Option<Vec<Change>>, Error> {
+    let mut found = Some(Vec::new());
     for family in Family::ALL {
         let Some(table) = kernel.table(table_family(family), TABLE)? else { continue };
-        found = Err(NotRemembered);
+        found = None;
         if table.comment.as_deref() == Some(LAYOUT_COMMENT) {
             let rules = kernel.rules(table_family(family), TABLE)?;
             let chain = ChainName::Node.to_string();
             let facts = rules.iter().filter(|rule| rule.chain == chain);
             found = recall(facts.filter_map(|rule| rule.comment.as_deref()), node_name);
         }
-        if found.is_ok() {
+        if found.is_some() {
             break;
         }
     }

@@ -187,7 +187,7 @@ impl Dataplane {
     /// If the kernel refuses the listing, or commits interrupt every attempt.
     pub fn recall(&mut self, node_name: &str) -> Result<Vec<Change>, nft::Error> {
         let remembered = remembered(&mut *self.kernel, node_name)?;
-        self.waits_for_node = remembered.is_err();
+        self.waits_for_node = remembered.is_none();
         Ok(remembered.unwrap_or_default())
     }
 

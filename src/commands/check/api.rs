@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use shunt_core::plan::NodeContext;
 
 use super::{Facts, Judgement, fail, ok, warn};
-use crate::source::kubernetes::{Inspection, Refused};
+use crate::source::kubernetes::{Failure, Inspection, rule};
 use crate::source::objects::Kind;
 
 /// The findings about the API server.
@@ -48,9 +48,9 @@ impl Api {
 
 impl Asked {
     /// Why the server cannot be asked.
-    fn failure(&self) -> Option<&Refused> {
-        let mut all = self.inspection.refused.iter().map(|(_, refused)| refused);
-        all.find(|it| matches!(it, Refused::Unreachable(_) | Refused::Credentials(_)))
+    fn failure(&self) -> Option<&Failure> {
+        let mut all = self.inspection.refused.iter().map(|(_, failure)| failure);
+        all.find(|it| matches!(it, Failure::Unreachable(_) | Failure::Refused { code: 401, .. }))
     }
 }
 
@@ -63,12 +63,12 @@ pub(super) fn server(facts: &Facts<'_>) -> Judgement {
     let asked = facts.api.asked()?;
     let server = &asked.server;
     match asked.failure() {
-        Some(Refused::Unreachable(reason)) => fail(
+        Some(Failure::Unreachable(reason)) => fail(
             format!("{server} does not answer: {reason}"),
             "use an address of the API server that this node reaches without a Service: apiServer \
              in the chart, or the server of the kubeconfig",
         ),
-        Some(Refused::Credentials(message)) => fail(
+        Some(Failure::Refused { message, .. }) => fail(
             format!("{server} rejects the credentials: {message} (401)"),
             "correct the token or certificate of the kubeconfig or service account",
         ),
@@ -111,18 +111,14 @@ pub(super) fn permissions(facts: &Facts<'_>) -> Judgement {
     let refused = &inspection.refused;
     let texts: Vec<String> = refused
         .iter()
-        .map(|(kind, refused)| match refused {
-            Refused::Forbidden { message, .. } => format!("{kind}: {message} (403)"),
-            Refused::Unreachable(text) | Refused::Credentials(text) | Refused::Other(text) => {
-                format!("{kind}: {text}")
-            }
+        .map(|(kind, failure)| match failure {
+            Failure::Refused { code: 403, message, .. } => format!("{kind}: {message} (403)"),
+            other => format!("{kind}: {}", other.told(*kind)),
         })
         .collect();
-    let rules = refused.iter().filter_map(|(_, refused)| match refused {
-        Refused::Forbidden { rule, .. } => Some(rule.as_str()),
-        _ => None,
-    });
-    let rules: Vec<&str> = rules.collect();
+    let is_forbidden = |failure: &Failure| matches!(failure, Failure::Refused { code: 403, .. });
+    let rules = refused.iter().filter(|(_, failure)| is_forbidden(failure));
+    let rules: Vec<String> = rules.map(|(kind, _)| rule(*kind)).collect();
     let remedy = match rules.is_empty() {
         true => "look at the API server".to_owned(),
         false => format!(
