@@ -87,6 +87,8 @@ struct Finding {
 /// What a check finds; an error is why it cannot judge.
 type Judgement = Result<Finding, String>;
 
+type Check = fn(&Facts<'_>) -> Judgement;
+
 fn ok(text: impl Into<String>) -> Judgement {
     Ok(Finding { result: Outcome::Ok, text: text.into(), remedy: None })
 }
@@ -100,7 +102,7 @@ fn fail(text: impl Into<String>, remedy: impl Into<String>) -> Judgement {
 }
 
 /// All checks, by the stable names of their subjects.
-const CHECKS: [(&str, fn(&Facts<'_>) -> Judgement); 27] = [
+const CHECKS: [(&str, Check); 27] = [
     ("configuration", configuration::check),
     ("capabilities", privileges::capabilities),
     ("user-namespace", privileges::user_namespace),
@@ -145,7 +147,7 @@ struct Report(Vec<Line>);
 
 impl Report {
     fn of(facts: &Facts<'_>) -> Report {
-        let line = |(name, check): (&'static str, fn(&Facts<'_>) -> Judgement)| Line {
+        let line = |(name, check): (&'static str, Check)| Line {
             name,
             finding: check(facts).unwrap_or_else(|why| Finding {
                 result: Outcome::Skip,
