@@ -65,7 +65,7 @@ impl Changes {
                 .filter(|&new| now.service_of(key).is_some_and(|old| old != new));
             (old != new).then(|| Changed::new(key, old, new, thief, examples))
         };
-        let known: BTreeSet<&Conflict> = now.conflicts().collect();
+        let known: BTreeSet<Conflict> = now.conflicts().collect();
         let conflicts = then.conflicts().filter(|conflict| !known.contains(conflict));
         let count = |plan: &Desired| {
             let frontends = plan.frontends();
@@ -74,7 +74,7 @@ impl Changes {
         };
         Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
-            conflicts: conflicts.map(Into::into).collect(),
+            conflicts: conflicts.map(|it| (&it).into()).collect(),
             taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
         }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Store};
+use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Kind, Store};
 
 use super::args::{Destination, Format, History as Arguments};
 use super::objects::service_port;
@@ -175,17 +175,17 @@ pub(super) fn latest(objects: &Objects) -> Vec<Line> {
 fn differences(before: &Change, after: &Store) -> Vec<String> {
     match before {
         Change::Slice(before) => slices(Some(before), after.slice(&before.name)),
-        Change::SliceGone(name) => slices(None, after.slice(name)),
+        Change::Gone(Kind::EndpointSlice, name) => slices(None, after.slice(name)),
         Change::Service(before) => {
             fields("the Service", Some(&**before), after.service(&before.name))
         }
-        Change::ServiceGone(name) | Change::ServiceIgnored(name, _) => {
+        Change::Gone(Kind::Service, name) | Change::ServiceIgnored(name, _) => {
             fields("the Service", None, after.service(name))
         }
         Change::Node(before) => fields("the Node", Some(&**before), after.node()),
-        Change::NodeGone => fields("the Node", None, after.node()),
-        Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => {
-            vec![format!("the ServiceCIDR {name} changed")]
+        Change::Gone(Kind::Node, _) => fields("the Node", None, after.node()),
+        Change::ServiceCidr(name, _) | Change::Gone(Kind::ServiceCidr, name) => {
+            vec![format!("the ServiceCIDR {} changed", name.name)]
         }
         _ => Vec::new(),
     }

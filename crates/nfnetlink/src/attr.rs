@@ -6,7 +6,6 @@
 //! let mut buffer = Vec::new();
 //! nest(&mut buffer, 4, |inside| put_be32(inside, 1, 80));
 //! let outer = Attrs::new(&buffer).find(4).expect("what was written");
-//! assert!(outer.nested);
 //! assert_eq!(outer.children().find(1).and_then(|port| port.be32()), Some(80));
 //! // The length says eight bytes, and there are six.
 //! assert_eq!(Attrs::new(&[8, 0, 1, 0, 0, 0]).next(), None);
@@ -19,8 +18,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Attr<'a> {
     /// The attribute's type (`nla_type`), without the flag bits.
     pub kind: u16,
-    /// True if the sender marked the payload as nested attributes (`NLA_F_NESTED`).
-    pub nested: bool,
     /// The bytes after the header of four bytes, without padding.
     pub payload: &'a [u8],
 }
@@ -106,11 +103,7 @@ impl<'a> Iterator for Attrs<'a> {
         let kind = u16::from_ne_bytes([k0, k1]);
         let payload = self.rest.get(4..length)?;
         self.rest = self.rest.get(align(length)..).unwrap_or(&[]);
-        Some(Attr {
-            kind: kind & libc::NLA_TYPE_MASK as u16,
-            nested: kind & libc::NLA_F_NESTED as u16 != 0,
-            payload,
-        })
+        Some(Attr { kind: kind & libc::NLA_TYPE_MASK as u16, payload })
     }
 }
 

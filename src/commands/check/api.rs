@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use shunt_core::plan::NodeContext;
 
 use super::Line;
-use crate::source::kubernetes::{Inspection, Refused};
+use crate::source::kubernetes::{Failure, Inspection, rule};
 use crate::source::objects::Kind;
 
 /// The names of the lines.
@@ -47,19 +47,19 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> [Line; 4] {
             (server, host, pod_variable, inspection)
         }
     };
-    let lost = inspection.refused.iter().find_map(|(_, refused)| match refused {
-        Refused::Unreachable(reason) => Some(Line::fail(
+    let lost = inspection.refused.iter().find_map(|(_, failure)| match failure {
+        Failure::Unreachable(reason) => Some(Line::fail(
             server_name,
             format!("{server} does not answer: {reason}"),
             "use an address of the API server that this node reaches without a Service: apiServer \
              in the chart, or the server of the kubeconfig",
         )),
-        Refused::Credentials(message) => Some(Line::fail(
+        Failure::Refused { code: 401, message, .. } => Some(Line::fail(
             server_name,
             format!("{server} rejects the credentials: {message} (401)"),
             "correct the token or certificate of the kubeconfig or service account",
         )),
-        Refused::Forbidden { .. } | Refused::Other(_) => None,
+        _ => None,
     });
     let is_lost = lost.is_some();
     let unasked = |name| Line::skip(name, UNASKED);
@@ -101,18 +101,14 @@ fn permissions(inspection: &Inspection) -> Line {
     let refused = &inspection.refused;
     let texts: Vec<String> = refused
         .iter()
-        .map(|(kind, refused)| match refused {
-            Refused::Forbidden { message, .. } => format!("{kind}: {message} (403)"),
-            Refused::Unreachable(text) | Refused::Credentials(text) | Refused::Other(text) => {
-                format!("{kind}: {text}")
-            }
+        .map(|(kind, failure)| match failure {
+            Failure::Refused { code: 403, message, .. } => format!("{kind}: {message} (403)"),
+            other => format!("{kind}: {}", other.told(*kind)),
         })
         .collect();
-    let rules = refused.iter().filter_map(|(_, refused)| match refused {
-        Refused::Forbidden { rule, .. } => Some(rule.as_str()),
-        _ => None,
-    });
-    let rules: Vec<&str> = rules.collect();
+    let is_forbidden = |failure: &Failure| matches!(failure, Failure::Refused { code: 403, .. });
+    let rules = refused.iter().filter(|(_, failure)| is_forbidden(failure));
+    let rules: Vec<String> = rules.map(|(kind, _)| rule(*kind)).collect();
     let remedy = match rules.is_empty() {
         true => "look at the API server".to_owned(),
         false => format!(

@@ -84,7 +84,7 @@ pub fn picture(
     let Subject { store, desired, agent } = sources;
     let context = desired.node_context();
     let locality = context.map(|context| context.locality()).unwrap_or_default();
-    let conflicts = desired.conflicts().map(|it| ((it.frontend, &it.loser), it));
+    let conflicts = desired.conflicts().map(|it| ((it.frontend, it.loser.clone()), it));
     let quarantined = agent.into_iter().flat_map(|agent| &agent.status.rules.quarantined);
     let quarantined =
         quarantined.filter_map(|it| Some((it.frontend.as_deref()?, it.reason.as_str())));
@@ -127,7 +127,7 @@ struct Painter<'a> {
     context: Option<&'a NodeContext>,
     detailed: bool,
     /// By frontend and loser.
-    conflicts: HashMap<(FrontendKey, &'a ObjectName), &'a Conflict>,
+    conflicts: HashMap<(FrontendKey, ObjectName), Conflict>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
     last_changes: HashMap<&'a ObjectName, &'a history::LastChange>,
@@ -269,7 +269,7 @@ impl Painter<'_> {
         has_no_address: bool,
     ) -> (&'static str, Option<String>) {
         if !is_planned {
-            let lost = self.conflicts.get(&(key, &service.name));
+            let lost = self.conflicts.get(&(key, service.name.clone()));
             let reason = lost.map(|it| format!("Service {} has it: {}", it.winner, it.reason));
             return ("conflict", reason);
         }

@@ -36,7 +36,7 @@ pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use jhash::hash_index;
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
-pub use memory::{NotRemembered, recall};
+pub use memory::recall;
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{

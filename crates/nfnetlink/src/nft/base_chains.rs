@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_CHAIN_USE, NFTA_HOOK_DEV, NFTA_HOOK_DEVS, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, kind,
+    NFTA_CHAIN_USE, NFTA_HOOK_DEVS, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, kind,
 };
 use super::{Error, Socket};
 use crate::Family;
@@ -124,13 +124,8 @@ impl AttachedChain {
         let attrs = message.attrs();
         let hook = attrs.find(NFTA_CHAIN_HOOK)?.children();
         let text = |kind| Some(attrs.text(kind)?.to_owned());
-        let listed = hook.find(NFTA_HOOK_DEVS);
-        let devices = hook.find(NFTA_HOOK_DEV).into_iter();
-        let devices = devices.chain(listed.iter().flat_map(|list| list.children()));
-        let mut devices: Vec<String> =
-            devices.filter_map(|it| it.text()).map(str::to_owned).collect();
-        // A single interface is both alone and in the list.
-        devices.dedup();
+        let devices = hook.find(NFTA_HOOK_DEVS).map(|list| list.children());
+        let devices = devices.into_iter().flatten().filter_map(|it| it.text()).map(str::to_owned);
         Some(AttachedChain {
             family: NfProto::from_number(*message.payload.first()?),
             table: text(NFTA_CHAIN_TABLE)?,
@@ -139,7 +134,7 @@ impl AttachedChain {
             hook: hook.be32(NFTA_HOOK_HOOKNUM)?,
             priority: hook.be32(NFTA_HOOK_PRIORITY)? as i32,
             drops_by_default: attrs.be32(NFTA_CHAIN_POLICY) == Some(libc::NF_DROP as u32),
-            devices,
+            devices: devices.collect(),
             rules: attrs.be32(NFTA_CHAIN_USE).unwrap_or(0),
         })
     }

@@ -237,24 +237,26 @@ impl Field for u32 {
     }
 }
 
-impl Field for i32 {
-    fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<i32> {
-        Some(attrs.be32(kernel)? as i32)
-    }
+/// Makes fields of what the kernel has as a number.
+macro_rules! numbers {
+    ($($field:ty: $from:expr, $to:expr;)*) => {
+        $(impl Field for $field {
+            fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<$field> {
+                attrs.be32(kernel).and_then($from)
+            }
 
-    fn write(&self, nftnl: u32, to: &mut Attributes) {
-        (*self as u32).write(nftnl, to);
-    }
+            fn write(&self, nftnl: u32, to: &mut Attributes) {
+                Field::write(&$to(*self), nftnl, to);
+            }
+        })*
+    };
 }
 
-impl Field for bool {
-    fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<bool> {
-        Some(attrs.be32(kernel)? == 1)
-    }
-
-    fn write(&self, nftnl: u32, to: &mut Attributes) {
-        u32::from(*self).write(nftnl, to);
-    }
+numbers! {
+    i32: |number| Some(number as i32), |number| number as u32;
+    bool: |number| Some(number == 1), u32::from;
+    Register: Register::from_raw, Register::raw;
+    Comparison: Comparison::from_raw, |comparison| comparison as u32;
 }
 
 impl Field for u64 {
@@ -297,16 +299,6 @@ impl Field for Vec<u8> {
     }
 }
 
-impl Field for Register {
-    fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<Register> {
-        Register::from_raw(attrs.be32(kernel)?)
-    }
-
-    fn write(&self, nftnl: u32, to: &mut Attributes) {
-        self.raw().write(nftnl, to);
-    }
-}
-
 /// An attribute that may be missing.
 impl<F: Field> Field for Option<F> {
     fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<Option<F>> {
@@ -317,16 +309,6 @@ impl<F: Field> Field for Option<F> {
         if let Some(field) = self {
             field.write(nftnl, to);
         }
-    }
-}
-
-impl Field for Comparison {
-    fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<Comparison> {
-        Comparison::from_raw(attrs.be32(kernel)?)
-    }
-
-    fn write(&self, nftnl: u32, to: &mut Attributes) {
-        (*self as i32).write(nftnl, to);
     }
 }
 

@@ -214,7 +214,7 @@ impl TraceListener {
     /// # Errors
     /// If the socket fails.
     pub fn drain(&mut self, mut each: impl FnMut(TraceEvent)) -> Result<bool, Error> {
-        Ok(self.0.drain(|message| TraceEvent::parse(&message).into_iter().for_each(&mut each))?)
+        self.0.drain(|message| TraceEvent::parse(&message).into_iter().for_each(&mut each))
     }
 }
 

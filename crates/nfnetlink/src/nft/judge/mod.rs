@@ -96,6 +96,6 @@ pub(crate) fn fuzz(attrs: &crate::attr::Attrs<'_>) {
             rules: 1,
         };
         let packet = JudgedPacket::new(6, address, address, 80);
-        walk::fuzz(attrs, &packet::View::new(&chain, &packet));
+        walk::fuzz(attrs, &packet::View { chain: &chain, packet: &packet });
     }
 }

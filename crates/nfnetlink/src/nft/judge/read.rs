@@ -10,7 +10,7 @@ use super::walk::{Chain, Found, MAX_RULES, Ruleset, walk};
 use super::{JudgedPacket, Judgement};
 use crate::attr::put_text;
 use crate::message::put_netfilter_header;
-use crate::nft::lookup::put_query;
+use crate::nft::socket::put_query;
 use crate::nft::uapi::{
     NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_FLAGS,
     NFTA_TABLE_NAME, kind,
@@ -77,7 +77,7 @@ impl Socket {
             return Ok(Judgement::unseen(packet));
         }
         let mut tables = Table { socket: self, family, name: table, chains: HashMap::new() };
-        walk(&mut tables, &View::new(chain, packet), &chain.chain, chain.drops_by_default)
+        walk(MAX_RULES, &mut tables, &View { packet, chain })
     }
 }
 

@@ -100,22 +100,11 @@ fn join(ways: &mut Option<State>, way: State) {
     });
 }
 
-/// Judges a packet at a base chain.
+/// Judges a packet at a base chain, and gives up after this many rules.
 pub(super) fn walk<R: Ruleset>(
-    ruleset: &mut R,
-    view: &View<'_>,
-    chain: &str,
-    drops_by_default: bool,
-) -> Result<Judgement, R::Error> {
-    walk_at_most(MAX_RULES, ruleset, view, chain, drops_by_default)
-}
-
-fn walk_at_most<R: Ruleset>(
     rules: usize,
     ruleset: &mut R,
     view: &View<'_>,
-    chain: &str,
-    drops_by_default: bool,
 ) -> Result<Judgement, R::Error> {
     let mut walk = Walk {
         ruleset,
@@ -129,9 +118,10 @@ fn walk_at_most<R: Ruleset>(
         ends: 0,
         returns: 0,
     };
-    if let Some(state) = walk.chain(chain, view.state(), 0)? {
-        if drops_by_default {
-            walk.drop(end_of(chain, "policy drop"), &state);
+    let chain = view.chain;
+    if let Some(state) = walk.chain(&chain.chain, view.state(), 0)? {
+        if chain.drops_by_default {
+            walk.drop(end_of(&chain.chain, "policy drop"), &state);
         } else {
             walk.accept(state);
         }
@@ -339,7 +329,7 @@ impl<R: Ruleset> Walk<'_, R> {
         let Some(key) = key.exact() else {
             return Ok((Truth::Unknown, evaluation.reason(), None));
         };
-        let found = match self.ruleset.find(name, Some(key))? {
+        let found = match self.ruleset.find(name, Some(&key))? {
             None => self.ruleset.find(name, None)?,
             found => found,
         };
@@ -420,7 +410,7 @@ pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
 
     let Some(rule) = DumpedRule::parse(attrs) else { return };
     let chain = Rc::new(Chain { rules: vec![rule; 2], complete: true });
-    let _ = walk_at_most(50, &mut Any(chain, attrs), view, "chain", true);
+    let _ = walk(50, &mut Any(chain, attrs), view);
 }
 
 #[cfg(test)]
@@ -477,7 +467,7 @@ mod tests {
                 rules: 1,
             };
             let packet = JudgedPacket::new(6, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 80);
-            let Ok(judged) = walk(&mut self, &View::new(&chain, &packet), "base", false);
+            let Ok(judged) = walk(MAX_RULES, &mut self, &View { chain: &chain, packet: &packet });
             judged
         }
     }
