@@ -186,7 +186,7 @@ impl Facts {
         let mut facts = Facts::default();
         if let Some(key) = frontend {
             match tables.connections(key) {
-                Ok(counter) => facts.connections = counter.map(|counter| counter.packets),
+                Ok(connections) => facts.connections = connections,
                 Err(error) => facts.unknown.push(format!("counters: {error}")),
             }
         }

@@ -100,7 +100,7 @@ impl Probe {
         };
         let socket = socket.context("the probe cannot be sent")?;
         let own = socket.local_addr()?;
-        let target = trace::Target { to, protocol, from: Some(own) };
+        let target = trace::Target { to, protocol, from: Some(own), count: 1 };
         let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
         let mut tracer = Tracer::begin(target).map_err(traced)?;
         let start = Instant::now();

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{Error, TraceListener};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::packets::REPLY_TIMEOUT;
+use super::packets::{Packets, REPLY_TIMEOUT};
 use super::report::Words;
-use super::{Packets, Report, Target, TraceTable};
+use super::table::TraceTable;
+use super::{Report, Target};
 
 /// Traces packets in the network namespace of this thread, until so many came (of each client, only
 /// the first one counts), the time is over or `stop` becomes readable. Calls `each` with the report
@@ -19,7 +20,6 @@ use super::{Packets, Report, Target, TraceTable};
 /// If the kernel refuses a listing, the subscription or the table.
 pub(super) fn follow(
     target: &Target,
-    count: u32,
     timeout: Duration,
     stop: BorrowedFd<'_>,
     mut each: impl FnMut(Report),
@@ -27,12 +27,12 @@ pub(super) fn follow(
     // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
     let replies = Words::read(target)?.has_nat();
     let mut listener = TraceListener::open()?;
-    let _table = TraceTable::install(target, count, replies)?;
-    tracing::info!(to = %target.to, protocol = %target.protocol, count, ?timeout, "waiting for packets");
+    let _table = TraceTable::install(target, replies)?;
+    tracing::info!(to = %target.to, protocol = %target.protocol, count = target.count, ?timeout, "waiting for packets");
     let end = Instant::now() + timeout;
     let mut packets = Packets::new(replies);
     let (mut found, mut is_stopped, mut has_lost) = (0, false, false);
-    while found < count && !is_stopped {
+    while found < target.count && !is_stopped {
         let now = Instant::now();
         let next = packets.next_due();
         // A packet that was seen in time gets its report.
@@ -70,7 +70,7 @@ impl Tracer {
     /// If the kernel refuses the subscription or the table.
     pub(in crate::commands) fn begin(target: Target) -> Result<Tracer, Error> {
         let listener = TraceListener::open()?;
-        let _table = TraceTable::install(&target, 1, true)?;
+        let _table = TraceTable::install(&target, true)?;
         Ok(Tracer { listener, _table, packets: Packets::new(true), target, begin: Instant::now() })
     }
 

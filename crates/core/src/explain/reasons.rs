@@ -64,7 +64,7 @@ pub(super) fn target(
     choices: &[Choice],
 ) -> Option<(Target, Vec<EndpointView>)> {
     let service = store.service(desired.service_of(key)?)?;
-    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
+    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(&service.name, key)?);
     let port = port_of(service, key)?;
     let policy = policy.unwrap_or_else(|| policy_of(service, kind));
     let locality = desired.node_context()?.locality();
@@ -215,15 +215,8 @@ fn has_node_ports(packet: &Packet, context: &NodeContext) -> bool {
     }
 }
 
-pub(super) fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
-    service.ports.iter().find(|port| match key {
-        FrontendKey::Address(_, protocol, number) => {
-            port.protocol == protocol && port.port == number
-        }
-        FrontendKey::NodePort(_, protocol, number) => {
-            port.protocol == protocol && port.node_port == Some(number)
-        }
-    })
+fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
+    service.ports.iter().find(|port| key.is_of(port))
 }
 
 /// Returns the policy for clients without a short circuit.
