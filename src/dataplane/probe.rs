@@ -208,7 +208,7 @@ fn add_elements(family: Family, batch: &mut Batch, name: &str) {
         let (mut elements, mut names) = (Elements::new(), ChainNames::default());
         let element = Element { set, key, value, comment: None };
         encoded(&element, &mut names, |key, end, data, _| {
-            elements.push_range(key, end, data, None)
+            elements.push_range(key, end, data, None);
         });
         batch.add_elements(table_family(family), name, set.name(), &elements);
     }

@@ -223,10 +223,10 @@ impl Desired {
         self.claims.winner(key)
     }
 
-    /// Returns the kind of a frontend, for the Service that owns it.
+    /// Returns the kind of a frontend for a Service that claims it.
     #[must_use]
-    pub fn kind_of(&self, key: FrontendKey) -> Option<FrontendKind> {
-        Some(self.plans.get(self.claims.winner(key)?)?.kind(key))
+    pub fn kind_of(&self, service: &ObjectName, key: FrontendKey) -> Option<FrontendKind> {
+        Some(self.plans.get(service)?.kind(key))
     }
 
     /// Returns the keys of the frontends that a Service claims, in order. Another Service may own

@@ -43,7 +43,7 @@ pub use ruleset::{
     BaseHook, Chain, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
     TcpFlags, base_chains, on_demand_chain,
 };
-pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
+pub use service::{HealthCheck, ServicePlan, Unserved, label, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
 pub use text::{base_text, element_text, render};
 pub use timeouts::TcpTimeouts;

@@ -304,7 +304,8 @@ fn allowed_sources(
 }
 
 /// Returns the label of a service port: `namespace/name:port`, without the port if it has no name.
-fn label(service: &Service, port: &ServicePort) -> Arc<str> {
+#[must_use]
+pub fn label(service: &Service, port: &ServicePort) -> Arc<str> {
     let ObjectName { namespace, name } = &service.name;
     if port.name.is_empty() {
         [namespace, "/", name].concat().into()
