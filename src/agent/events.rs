@@ -9,7 +9,7 @@ use shunt_core::plan::{Conflict, OVERSIZED};
 use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::dataplane::kube_proxy::Found;
-use crate::serve::events::{Notice, Regarding, Scope};
+use crate::serve::events::{Notice, Scope};
 use crate::serve::http::HEALTH_PURPOSE;
 use crate::serve::unbound_ports::UnboundServer;
 
@@ -50,7 +50,7 @@ pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
         quarantined.reason
     );
     Notice {
-        regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
+        service: quarantined.service.clone(),
         scope: Scope::Cluster,
         ..Notice::of_node("FrontendRefused", PROGRAM, note)
     }

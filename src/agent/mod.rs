@@ -30,7 +30,7 @@ use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
 use shunt_core::model::{Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use self::args::{Run, ServiceMetrics};
 use self::ending::Vital;
@@ -50,7 +50,7 @@ use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::{Notice, Recorder};
 use crate::serve::history::History;
 use crate::serve::http::{
-    Connections, HEALTH_PURPOSE, Health, OnPort, ServiceHealths, serve_health, serve_metrics,
+    Connections, Health, OnUnbound, Servers, ServiceHealths, serve_health, serve_metrics,
     serve_service_health,
 };
 use crate::serve::loopback::Proxy;
@@ -58,7 +58,7 @@ use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
 use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
-use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
+use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{self, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
@@ -203,8 +203,7 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let lost_lines = logging::lost_lines();
-    let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
+    let metrics = Metrics::new(&families, service_counters(arguments)?, logging::lost_lines);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(Health {
         last_updated: None,
@@ -214,7 +213,7 @@ fn keep_running(
         patience: Duration::ZERO,
         node_eligible: unknown_node_is_eligible,
     });
-    let (known, unbound) = (AgentState::new(dataplane.snapshot()), UnboundPorts::default());
+    let known = AgentState::new(dataplane.snapshot());
     let locations = Locations::default();
     let reports = Reports {
         events,
@@ -225,12 +224,13 @@ fn keep_running(
     };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let loopback = Proxy::new(
-        &families,
+    let proxy = Arc::new(Proxy::new(
         metrics.clone(),
         on_unbound(reports.events.clone(), "spec.ports.nodePort", events::unbound_loopback),
-    );
-    let loopback_report = loopback.reporter();
+    ));
+    let (loopback, loopback_changes) = mpsc::unbounded_channel();
+    let unbound_health_ports = UnboundPorts::new(metrics.clone());
+    let unbound_ports = UnboundPorts::new(metrics.clone());
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
@@ -276,15 +276,26 @@ fn keep_running(
     let (full, full_seen) = watch::channel(settings.full.clone());
     let health_of =
         health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
-    let sources = Sources {
-        health: health_of.clone(),
-        unswept,
-        unbound: unbound.clone(),
-        loopback: Box::new(loopback_report),
-        taken_node_ports: Box::new(taken_node_ports),
-        lost_log_lines: lost_lines,
+    let status = {
+        let (known, health_of, proxy) = (known.clone(), health_of.clone(), proxy.clone());
+        let (unbound_ports, unbound_health_ports) =
+            (unbound_ports.clone(), unbound_health_ports.clone());
+        move || {
+            let health = health_of();
+            Status {
+                healthy: health.is_live(),
+                waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
+                unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
+                sweep_trouble: unswept.trouble(),
+                lost_log_lines: logging::lost_lines(),
+                taken_node_ports: taken_node_ports(),
+                unbound_ports: unbound_ports.list(),
+                unbound_health_ports: unbound_health_ports.list(),
+                loopback: proxy.report(),
+                ..known.report()
+            }
+        }
     };
-    let status = known.clone().teller(sources);
     let answer = answers(known, history, status);
     start_thread("status", move || {
         if let Err(error) = query::serve(presence.listener, answer) {
@@ -314,25 +325,21 @@ fn keep_running(
         let mut source = follow(&configuration)?;
         let mut file = ConfigurationFile::new(arguments)?;
         let addresses = interfaces.follow(parts.commands.sink());
+        tokio::spawn(proxy.serve(families, loopback_changes));
         let connections = Connections::default();
-        let on_port = on_port(reports.clone());
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
-            unbound,
+            unbound_health_ports,
             connections.clone(),
-            metrics.clone(),
-            on_unbound(reports.events, "spec.healthCheckNodePort", events::unbound),
+            on_unbound(reports.events.clone(), "spec.healthCheckNodePort", events::unbound),
         ));
-        let health_server = serve_health(
-            config_seen.clone(),
-            health_of,
-            metrics.clone(),
-            connections.clone(),
-            on_port.clone(),
-        );
-        let metrics_server =
-            serve_metrics(config_seen, metrics.clone(), full_seen, connections, on_port);
+        let on_unbound: OnUnbound =
+            Arc::new(move |port| reports.events.record(events::unbound_server(port)));
+        let servers = Servers { connections, unbound: unbound_ports, on_unbound };
+        let health_server =
+            serve_health(config_seen.clone(), health_of, metrics.clone(), servers.clone());
+        let metrics_server = serve_metrics(config_seen, metrics.clone(), full_seen, servers);
         tokio::pin!(addresses, health_server, metrics_server);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
@@ -407,25 +414,6 @@ fn service_counters(arguments: &Run) -> Result<Option<ReadConnections>, Failure>
             Ok(Some(Box::new(move || counters.read())))
         }
     }
-}
-
-/// Returns the handler for failures of the ports for probes and metrics. The server itself logs
-/// them.
-fn on_port(Reports { events, metrics, known, .. }: Reports) -> OnPort {
-    Arc::new(move |port, is_unbound| {
-        let server = match port.purpose.as_str() {
-            HEALTH_PURPOSE => "health",
-            _ => "metrics",
-        };
-        metrics.unbound_ports(server, usize::from(is_unbound));
-        known.note(|status| {
-            status.unbound_ports.retain(|other| other.purpose != port.purpose);
-            status.unbound_ports.extend(is_unbound.then(|| port.clone()));
-        });
-        if is_unbound {
-            events.record(events::unbound_server(port));
-        }
-    })
 }
 
 /// Starts the thread that deletes stale flows. Without connection tracking, returns `None`.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family, ObjectName};
 use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -16,7 +17,6 @@ use super::{Reports, events};
 use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
-use crate::serve::loopback::Proxy;
 use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
 use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -32,8 +32,8 @@ pub(super) struct Observer {
     pub(super) unknown_node_is_eligible: bool,
     pub(super) reports: Reports,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
-    /// The proxy of node ports on loopback addresses.
-    pub(super) loopback: Proxy,
+    /// To the proxy of node ports on loopback addresses.
+    pub(super) loopback: UnboundedSender<LoopbackChanges>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sweeps>,
     /// The addresses of node ports in the last log line about them.
@@ -82,7 +82,10 @@ impl Observer {
                 if !has_same_health_checks(&before, &snapshot) {
                     self.service_healths.send_replace(service_healths(&snapshot));
                 }
-                self.note_loopback(loopback);
+                if !loopback.is_empty() {
+                    // The proxy serves until the process ends.
+                    let _ = self.loopback.send(loopback);
+                }
                 self.sweep(flows, &snapshot);
                 self.reports.metrics.committed(&stats);
                 self.count_triggers(&batches, wrote.is_some());
@@ -114,11 +117,12 @@ impl Observer {
             Event::CleanedUp { stats } => {
                 self.reports.metrics.committed(&stats);
                 if stats.refused > 0 {
-                    self.reports.metrics.cleanup_failed();
+                    let name = "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total";
+                    self.reports.metrics.failed(name);
                 }
             }
             Event::Repaired { repaired, writers } => {
-                self.reports.metrics.drift_repaired();
+                self.reports.metrics.add("shunt_drift_repairs_total", &[], 1.0);
                 let writers = if writers.is_empty() {
                     "unknown, the agent now traces them for some seconds".to_owned()
                 } else {
@@ -154,16 +158,6 @@ impl Observer {
                 report_oversized(service);
                 self.reports.events.record(events::oversized(service));
             }
-        }
-    }
-
-    fn note_loopback(&mut self, changes: LoopbackChanges) {
-        if let Err(error) = self.loopback.update(changes) {
-            tracing::error!(
-                %error,
-                "cannot start the thread \"loopback\"; node ports do not answer on loopback \
-                 addresses; the agent retries with the next change"
-            );
         }
     }
 
@@ -221,7 +215,8 @@ impl Observer {
         let (now, today) = (Instant::now(), SystemTime::now());
         for batch in batches {
             if wrote {
-                self.reports.metrics.event_committed(now.saturating_duration_since(batch.received));
+                let after = now.saturating_duration_since(batch.received).as_secs_f64();
+                self.reports.metrics.observe("shunt_event_to_kernel_seconds", &[], after);
             }
             for (family, trigger) in &batch.triggers {
                 // The clock of the node that wrote the trigger may be ahead of this one.
@@ -273,7 +268,7 @@ fn has_same_health_checks(before: &Snapshot, now: &Snapshot) -> bool {
 fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
     let Some(node_context) = &snapshot.node_context else { return healths };
-    for check in snapshot.health_checks.values() {
+    for check in snapshot.health_checks.iter() {
         let all: IpAddr = match check.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),

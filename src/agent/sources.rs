@@ -147,10 +147,13 @@ impl Objects {
             Objects::Api(access) => {
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
-                for kind in Kind::ALL {
-                    metrics.watches(kind.resource());
-                }
-                let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
+                let count_restart = move |kind: Kind, count: f64| {
+                    let resource = [("resource", kind.resource())];
+                    metrics.add("shunt_watch_restarts_total", &resource, count);
+                };
+                // From zero on, so that a rate has the first restart.
+                Kind::ALL.into_iter().for_each(|kind| count_restart(kind, 0.0));
+                let restarted = move |kind| count_restart(kind, 1.0);
                 let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
                 let api_status = source.api_status();

@@ -28,7 +28,7 @@ pub(super) fn look(period: Duration, reports: &Reports, taken_node_ports: impl F
             return;
         }
         let report = taken_node_ports();
-        reports.metrics.node_ports_taken(report.ports.len());
+        reports.metrics.set("shunt_node_ports_taken", &[], report.ports.len() as f64);
         listeners.log(report);
         std::thread::sleep(period);
     }
@@ -49,7 +49,9 @@ impl Watch {
             // For example, tables changed during the listing. The next check repeats it.
             Err(error) => return tracing::debug!(%error, "cannot check for rules of kube-proxy"),
         };
-        reports.metrics.kube_proxy_found(&found.counts());
+        for (kind, count) in found.counts() {
+            reports.metrics.set("shunt_kube_proxy_leftovers", &[("kind", kind)], count as f64);
+        }
         reports.known.note(|status| status.kube_proxy.clone_from(&found));
         let had_rules = self.last.has_rules();
         let came_back = self.were_removed && found.has_rules() && !had_rules;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 
 use crate::serve::{escape, status};
@@ -65,7 +65,7 @@ impl Changes {
                 .filter(|&new| now.service_of(key).is_some_and(|old| old != new));
             (old != new).then(|| Changed::new(key, old, new, thief, examples))
         };
-        let known: BTreeSet<&Conflict> = now.conflicts().collect();
+        let known: BTreeSet<Conflict> = now.conflicts().collect();
         let conflicts = then.conflicts().filter(|conflict| !known.contains(conflict));
         let count = |plan: &Desired| {
             let frontends = plan.frontends();
@@ -74,7 +74,7 @@ impl Changes {
         };
         Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
-            conflicts: conflicts.map(Into::into).collect(),
+            conflicts: conflicts.map(|it| (&it).into()).collect(),
             taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
         }
@@ -83,8 +83,7 @@ impl Changes {
     /// Notes the processes that listen on new node ports of this node.
     pub(super) fn look_for_taken(&mut self, now: &Desired, then: &Desired) {
         let Some(context) = then.node_context() else { return };
-        let addresses = Family::ALL.map(|family| context.node_port_addresses(family));
-        let addresses = addresses.into_iter().flatten().flatten().collect();
+        let addresses = context.own_node_port_addresses();
         let is_new = |key: &FrontendKey| {
             matches!(key, FrontendKey::NodePort(..)) && now.frontend(*key).is_none()
         };

@@ -4,14 +4,13 @@ use anyhow::Context;
 use nfnetlink::nft::Socket;
 
 use super::args::Cleanup;
-use crate::agent::{Failure, kernel_errors, logging, netns};
+use crate::agent::{Failure, kernel_errors};
 use crate::dataplane::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{Scope, remove};
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
-    netns::enter(arguments.netns.as_deref())?;
+    arguments.here.enter()?;
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }
 

@@ -7,15 +7,16 @@ use nfnetlink::nft::Socket;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::args::{Diff, Moment};
+use super::args::Diff;
 use super::changes::Changes;
 use super::objects::{self, Reader, settled};
 use super::with;
 use crate::agent::kernel_errors::explain;
-use crate::agent::{Failure, netns};
+use crate::agent::{Failure, logging, netns};
 use crate::dataplane::{Place, Side, compare};
 use crate::serve::escape;
 use crate::serve::query::Selection;
+use crate::serve::status::Time;
 
 /// The exit codes, as documented: those of `diff`.
 const DIFFERENT: u8 = 1;
@@ -40,6 +41,7 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
 
 /// Returns the differences as text or JSON, and the exit code.
 fn compared(arguments: &Diff) -> Result<(String, u8), Failure> {
+    logging::start_with(&arguments.objects.logging);
     netns::enter(arguments.netns.as_deref())?;
     if let Some(at) = arguments.objects.at {
         return since(arguments, at);
@@ -52,7 +54,7 @@ fn compared(arguments: &Diff) -> Result<(String, u8), Failure> {
 }
 
 /// Returns what has changed since a time as text or JSON, and the exit code.
-fn since(arguments: &Diff, at: Moment) -> Result<(String, u8), Failure> {
+fn since(arguments: &Diff, at: Time) -> Result<(String, u8), Failure> {
     let mut objects = arguments.objects.with_history()?;
     let (_, now) = objects.planned();
     objects::rewind(&mut objects, at)?;

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Store};
+use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Kind, Store};
 
-use super::args::{Destination, Format, History as Arguments};
+use super::args::{Destination, History as Arguments};
 use super::objects::service_port;
-use crate::agent::{Failure, logging, netns};
+use crate::agent::Failure;
 use crate::serve::escape;
 use crate::serve::history::What;
 use crate::serve::query::{Objects, Selection, ask_history};
@@ -26,8 +26,7 @@ const LATEST: usize = 3;
 
 /// Prints what changed.
 pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
-    netns::enter(arguments.netns.as_deref())?;
+    arguments.here.enter()?;
     let selection = match arguments.about.as_deref() {
         None => Selection::All,
         Some(about) => match about.parse::<Destination>() {
@@ -38,13 +37,12 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
     let objects = ask_history(selection).map_err(anyhow::Error::from)?;
     let mut history = History::of(objects);
     if let Some(since) = arguments.since {
-        history.changes.retain(|line| line.at >= since.0);
+        history.changes.retain(|line| line.at >= since);
     }
-    Ok(match arguments.output {
-        Format::Text => super::print(&super::wrap::for_terminal(history.to_string())),
-        Format::Json if arguments.anonymous => super::print(&super::json(&history.anonymous()?)?),
-        Format::Json => super::print(&super::json(&history)?),
-    }?)
+    if arguments.anonymous {
+        history = history.anonymous()?;
+    }
+    Ok(super::output(arguments.output, &history)?)
 }
 
 /// What changed, for people, with the objects of now and of before for other commands.
@@ -76,9 +74,9 @@ impl History {
         History { since: objects.excerpt.since, changes: lines(&objects), objects }
     }
 
-    /// Returns it as JSON with a random word in place of each name, the same for the same name.
-    fn anonymous(&self) -> anyhow::Result<Value> {
-        let mut json = serde_json::to_value(self).context("cannot write JSON")?;
+    /// Returns it with a random word in place of each name, the same for the same name.
+    fn anonymous(&self) -> anyhow::Result<History> {
+        let mut json = serde_json::to_value(self).context("cannot find the names")?;
         let mut names = BTreeMap::from([(self.objects.status.node.clone(), String::new())]);
         find_names(&json, &mut names);
         let random = RandomState::new();
@@ -90,7 +88,7 @@ impl History {
         for place in ["/changes", "/objects/excerpt", "/objects/status/node"] {
             json.pointer_mut(place).into_iter().for_each(|it| replace_names(it, &names));
         }
-        Ok(json)
+        serde_json::from_value(json).context("cannot replace the names")
     }
 }
 
@@ -175,17 +173,17 @@ pub(super) fn latest(objects: &Objects) -> Vec<Line> {
 fn differences(before: &Change, after: &Store) -> Vec<String> {
     match before {
         Change::Slice(before) => slices(Some(before), after.slice(&before.name)),
-        Change::SliceGone(name) => slices(None, after.slice(name)),
+        Change::Gone(Kind::EndpointSlice, name) => slices(None, after.slice(name)),
         Change::Service(before) => {
             fields("the Service", Some(&**before), after.service(&before.name))
         }
-        Change::ServiceGone(name) | Change::ServiceIgnored(name, _) => {
+        Change::Gone(Kind::Service, name) | Change::ServiceIgnored(name, _) => {
             fields("the Service", None, after.service(name))
         }
         Change::Node(before) => fields("the Node", Some(&**before), after.node()),
-        Change::NodeGone => fields("the Node", None, after.node()),
-        Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => {
-            vec![format!("the ServiceCIDR {name} changed")]
+        Change::Gone(Kind::Node, _) => fields("the Node", None, after.node()),
+        Change::ServiceCidr(name, _) | Change::Gone(Kind::ServiceCidr, name) => {
+            vec![format!("the ServiceCIDR {} changed", name.name)]
         }
         _ => Vec::new(),
     }

@@ -3,7 +3,7 @@
 
 pub mod args;
 mod changes;
-pub mod check;
+mod check;
 mod cleanup;
 mod diff;
 pub mod explain;
@@ -14,10 +14,10 @@ mod meta;
 mod objects;
 mod render;
 mod run;
-pub mod services;
+mod services;
 mod status;
-pub mod trace;
-pub mod version;
+mod trace;
+mod version;
 mod with;
 mod wrap;
 
@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
         args::Command::Diff(diff) => diff::diff(&diff),
         args::Command::History(history) => history::history(&history),
         args::Command::Status(status) => status::status(&status),
-        args::Command::Check(check) => check::command::check(&check),
+        args::Command::Check(check) => check::command::check(&check.run, check.output),
         args::Command::Explain(explain) => explain::command::explain(&explain),
         args::Command::Services(services) => services::command::services(&services),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
@@ -80,20 +80,20 @@ pub fn main() -> ExitCode {
 /// Prints a result in this format.
 fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
     let text = written(format, result)?;
-    print(&if format == Format::Text { wrap::for_terminal(text) } else { text })
+    print(&if format.is_text() { wrap::for_terminal(text) } else { text })
 }
 
 /// Writes a result in this format.
 fn written(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<String> {
-    match format {
-        Format::Text => Ok(result.to_string()),
-        Format::Json => json(result),
-    }
-}
-
-/// Writes a result as JSON.
-fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+    Ok(match format {
+        Format::Text => result.to_string(),
+        Format::Wide => format!("{result:#}"),
+        Format::Json => serde_json::to_string_pretty(result).context("cannot write JSON")? + "\n",
+        Format::Yaml => {
+            let yaml = serde_saphyr::to_string(result).context("cannot write YAML")?;
+            format!("{}\n", yaml.trim_end())
+        }
+    })
 }
 
 /// Writes data to stdout, which may be a terminal.

@@ -8,14 +8,14 @@ use anyhow::{Context, anyhow};
 use shunt_core::model::{Change, ObjectName};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::args::{Moment, ObjectArguments};
+use super::args::ObjectArguments;
 use super::history::History;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::logging;
 use crate::agent::settings::{Effective, effective};
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
-use crate::serve::status::Status;
+use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests::{self, Locations};
 
@@ -30,6 +30,7 @@ impl ObjectArguments {
     /// Starts the log, and returns a reader of the objects. `is_offline` adds those of `--with`, and
     /// takes manifests for those of any node, which need not be this machine.
     pub(super) fn start(&self, is_offline: bool) -> Result<Reader, Failure> {
+        logging::start_with(&self.logging);
         if let Some(at) = self.at.filter(|_| is_offline) {
             let mut objects = self.with_history()?;
             rewind(&mut objects, at)?;
@@ -37,7 +38,6 @@ impl ObjectArguments {
         }
         let has_files = is_offline && !self.with.is_empty();
         let mut objects = if self.manifests.is_empty() {
-            logging::start_with(&self.logging);
             if !has_files {
                 return Ok(Reader(None));
             }
@@ -62,7 +62,6 @@ impl ObjectArguments {
     /// Returns the objects of the agent with their history, or those that `shunt history -o json`
     /// wrote.
     pub(super) fn with_history(&self) -> anyhow::Result<Objects> {
-        logging::start_with(&self.logging);
         let file = match &self.manifests[..] {
             [] => return Ok(ask_history(Selection::All)?),
             [file] => file,
@@ -78,7 +77,7 @@ impl ObjectArguments {
 }
 
 /// Makes the objects those of an earlier time.
-pub(super) fn rewind(objects: &mut Objects, Moment(at): Moment) -> anyhow::Result<()> {
+pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     let since = objects.excerpt.since;
     anyhow::ensure!(at >= since, "the history reaches back to {since} only, --at is {at}");
     objects.rewind(at);

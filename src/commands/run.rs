@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::args::RunOrTask;
+use super::args::{Format, RunOrTask};
 use super::cleanup;
 use super::version::Build;
 use crate::agent::args::{Run, Version};
@@ -38,7 +38,7 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
         Version::Short => format!("shunt {}\n", Build::default().version),
-        Version::Raw => match super::json(&Build::default()) {
+        Version::Raw => match super::written(Format::Json, &Build::default()) {
             Ok(text) => text,
             Err(error) => return Some(Err(error.into())),
         },

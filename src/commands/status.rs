@@ -3,26 +3,23 @@
 use anyhow::anyhow;
 
 use super::args::{Format, Status as Arguments};
-use super::wrap;
-use crate::agent::{Failure, logging, netns};
+use crate::agent::Failure;
 use crate::serve::query::ask_status;
 use crate::serve::status::Status;
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
-    netns::enter(arguments.netns.as_deref())?;
+    arguments.here.enter()?;
     let (mut status, is_own) = ask_status().map_err(anyhow::Error::from)?;
     if arguments.startup_probe {
         return startup_probe(&status, is_own);
     }
     status.judge();
-    match arguments.output {
-        Format::Text if is_verbose(arguments) => {
-            super::print(&wrap::for_terminal(format!("{status:#}")))?;
-        }
-        format => super::output(format, &status)?,
-    }
+    let format = match arguments.output {
+        Format::Text if is_verbose(arguments) => Format::Wide,
+        format => format,
+    };
+    super::output(format, &status)?;
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Result(super::PROBLEMS)) }
 }
 
@@ -41,5 +38,5 @@ fn startup_probe(status: &Status, is_own: bool) -> Result<(), Failure> {
 
 /// Returns true for `-v`, unless its value is 0.
 fn is_verbose(arguments: &Arguments) -> bool {
-    arguments.logging.flags.last("v").is_some_and(|value| value.trim() != "0")
+    arguments.here.logging.flags.last("v").is_some_and(|value| value.trim() != "0")
 }

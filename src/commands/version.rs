@@ -6,19 +6,19 @@ use serde::Serialize;
 
 /// The build of this program, and the kernel it runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Build {
+pub(super) struct Build {
     /// The version of the program.
-    pub version: &'static str,
+    pub(super) version: &'static str,
     /// The commit of the source, if the build knew it (`SHUNT_COMMIT`).
-    pub commit: Option<&'static str>,
+    commit: Option<&'static str>,
     /// The operating system.
-    pub os: &'static str,
+    os: &'static str,
     /// The architecture.
-    pub arch: &'static str,
+    arch: &'static str,
     /// `debug` or `release`.
-    pub profile: &'static str,
+    profile: &'static str,
     /// The release of the kernel.
-    pub kernel: Option<String>,
+    kernel: Option<String>,
 }
 
 impl Default for Build {

@@ -126,8 +126,11 @@ fn fill_nftables(full: &mut Configuration, written: &Configuration, mode: Mode) 
 /// Adds the prefix for node ports on 127.0.0.1 where kube-proxy's iptables mode has them without:
 /// where the prefixes contain that address.
 fn fill_loopback(full: &mut Configuration, mode: Mode) {
-    if mode != Mode::Iptables || full.is("iptables.localhostNodePorts", false) {
+    if mode != Mode::Iptables {
         return;
+    }
+    if full.is("iptables.localhostNodePorts", false) {
+        return drop_loopback(full);
     }
     let mut words: Vec<&str> = full.list("nodePortAddresses").collect();
     let nets = words.iter().flat_map(|word| match prefixes_of(word) {
@@ -145,6 +148,20 @@ fn fill_loopback(full: &mut Configuration, mode: Mode) {
         words.push("127.0.0.0/8");
     }
     let words: Value = words.into_iter().collect();
+    full.put("nodePortAddresses", words);
+}
+
+/// Replaces the prefixes of 127.0.0.1: mode nftables has no other field for it, and without any prefix
+/// the family would be on all addresses.
+fn drop_loopback(full: &mut Configuration) {
+    // No node has an address in it.
+    const NOWHERE: &str = "0.0.0.0/32";
+    let words = full.list("nodePortAddresses").flat_map(|word| match parse_net(word) {
+        _ if word == "localhost" => vec![NOWHERE, "::1/128"],
+        Ok(net) if net.addr().is_ipv4() && net.addr().is_loopback() => vec![NOWHERE],
+        _ => vec![word],
+    });
+    let words: Value = words.collect();
     full.put("nodePortAddresses", words);
 }
 

@@ -366,14 +366,16 @@ fn loopback_node_ports(
     addresses: &NodePortAddresses,
     check: &mut Check<'_>,
 ) -> LoopbackNodePorts {
-    let is_off =
-        Mode::of(written) == Mode::Iptables && full.is("iptables.localhostNodePorts", false);
     let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
-    if v4 && is_off {
+    if !written.is_unset("nodePortAddresses")
+        && full.list("nodePortAddresses").ne(written.list("nodePortAddresses"))
+        && Mode::of(written) == Mode::Iptables
+        && full.is("iptables.localhostNodePorts", false)
+    {
         let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
         check.add(Severity::Note, "nodePortAddresses", None, reason);
     }
-    LoopbackNodePorts { v4: v4 && !is_off, v6 }
+    LoopbackNodePorts { v4, v6 }
 }
 
 fn load_balancing(

@@ -7,9 +7,7 @@ use serde_json::Value;
 
 use super::fields::{is_section, is_zero, similar};
 use super::{API_VERSION, Configuration, Effect, FIELDS, Field, KIND};
-use crate::source::spanned_yaml::{
-    self, Diagnostic, Document, FieldPath, Segment, Severity, describe,
-};
+use crate::source::spanned_yaml::{self, Diagnostic, Document, FieldPath, Severity, describe};
 
 /// Parses the file as far as possible. Unknown fields are warnings, as with kube-proxy. Returns
 /// `None` if the file is no configuration at all.
@@ -81,7 +79,7 @@ fn decode(
 ) {
     for (name, value) in section.as_object().into_iter().flatten() {
         let mut path = path.clone();
-        path.push(Segment::Field((&**name).into()));
+        path.push(name);
         let name = path.to_string();
         let is_known = FIELDS.iter().any(|field| is_section(&name, field));
         match (Field::at(&name), value) {
@@ -107,7 +105,7 @@ fn decode_field(
 ) {
     let path = |inside: &FieldPath| {
         let mut path = FieldPath::dotted(field.path);
-        inside.segments().iter().for_each(|segment| path.push(segment.clone()));
+        inside.steps().for_each(|step| path.push(step));
         path
     };
     if let Effect::None(why) = field.effect
@@ -141,9 +139,9 @@ fn problem(severity: Severity, path: FieldPath, value: &Value, reason: String) -
 
 /// Returns the value of a field or an element of a list, as far as there is one.
 fn at<'a>(value: &'a Value, field: &FieldPath) -> &'a Value {
-    field.segments().iter().fold(value, |value, segment| match segment {
-        Segment::Field(name) => &value[&**name],
-        Segment::Index(index) => &value[*index],
+    field.steps().fold(value, |value, step| match step.parse::<usize>() {
+        Ok(index) if value.is_array() => &value[index],
+        _ => &value[step],
     })
 }
 

@@ -10,7 +10,7 @@ use foldhash::HashMap;
 use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, Verdict};
 use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
-    AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
+    AFFINITY_SIZE, ChainName, Element, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
 };
 
 /// Returns the table family of an IP family.
@@ -117,23 +117,27 @@ pub(super) fn encode_backend(backend: Backend) -> Bytes {
     bytes
 }
 
-/// Encodes the value of an element and calls `then` with it.
-pub(super) fn with_data<R>(
-    value: Option<&Value>,
+/// Encodes an element and calls `then` with its key, the end of its range, its value and its comment.
+pub(super) fn encoded<R>(
+    element: &Element<'_>,
     chain_names: &mut ChainNames,
-    then: impl FnOnce(Option<ElementData<'_>>) -> R,
+    then: impl FnOnce(&[u8], Option<&[u8]>, Option<ElementData<'_>>, Option<&str>) -> R,
 ) -> R {
-    match value {
-        None => then(None),
-        Some(Value::Drop) => then(Some(ElementData::Verdict(Verdict::Drop))),
+    let (key, end) = (encode_key(element.key), encode_key_end(element.key));
+    let end = end.as_ref().map(Bytes::as_slice);
+    let backend;
+    let data = match &element.value {
+        None => None,
+        Some(Value::Drop) => Some(ElementData::Verdict(Verdict::Drop)),
         Some(Value::Goto(chain)) => {
-            let name = chain_names.name(*chain);
-            then(Some(ElementData::Verdict(Verdict::Goto(name))))
+            Some(ElementData::Verdict(Verdict::Goto(chain_names.name(*chain))))
         }
-        Some(Value::Backend(backend)) => {
-            then(Some(ElementData::Value(encode_backend(*backend).as_slice())))
+        Some(Value::Backend(value)) => {
+            backend = encode_backend(*value);
+            Some(ElementData::Value(backend.as_slice()))
         }
-    }
+    };
+    then(key.as_slice(), end, data, element.comment)
 }
 
 /// A cache of the names of chains.
@@ -230,6 +234,21 @@ fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
     reader.0.is_empty().then_some(key)
 }
 
+/// Writes the fields of a key; `None` for bytes in the padding or another length.
+pub(super) fn key_text(family: Family, set: Set, bytes: &[u8]) -> Option<String> {
+    let mut reader = Reader(bytes);
+    let mut fields = Vec::new();
+    for field in set.key() {
+        fields.push(match field {
+            Field::Source | Field::Destination => reader.address(family)?.to_string(),
+            Field::Protocol => u8::from_ne_bytes(reader.take()?).to_string(),
+            Field::Port => reader.port()?.to_string(),
+            Field::Index => u32::from_ne_bytes(reader.take()?).to_string(),
+        });
+    }
+    reader.0.is_empty().then(|| fields.join(" . "))
+}
+
 /// Returns the frontends to which an entry of the affinity map may belong: the frontend of the
 /// address or, without one, that of the node port.
 pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[FrontendKey; 2]> {
@@ -253,24 +272,15 @@ pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Valu
     }
 }
 
-/// Returns nft's number for the type of a field (`include/datatype.h`), and the padded length.
-fn field_type(family: Family, field: Field) -> (u32, u32) {
+/// Returns nft's number for the type of a field (`include/datatype.h`), and the length in bytes, without
+/// padding.
+fn field_type(family: Family, field: Field) -> (u32, u8) {
     match (field, family) {
         (Field::Source | Field::Destination, Family::V4) => (7, 4),
         (Field::Source | Field::Destination, Family::V6) => (8, 16),
-        (Field::Protocol, _) => (12, 4),
-        (Field::Port, _) => (13, 4),
+        (Field::Protocol, _) => (12, 1),
+        (Field::Port, _) => (13, 2),
         (Field::Index, _) => (4, 4),
-    }
-}
-
-/// Returns the length of a field without padding, in bytes.
-pub(super) fn field_length(family: Family, field: Field) -> u8 {
-    match (field, family) {
-        (Field::Source | Field::Destination, Family::V4) | (Field::Index, _) => 4,
-        (Field::Source | Field::Destination, Family::V6) => 16,
-        (Field::Protocol, _) => 1,
-        (Field::Port, _) => 2,
     }
 }
 
@@ -278,7 +288,7 @@ pub(super) fn field_length(family: Family, field: Field) -> u8 {
 fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
     fields.iter().fold((0, 0), |(types, length), field| {
         let (type_id, field_length) = field_type(family, *field);
-        ((types << 6) | type_id, length + field_length)
+        ((types << 6) | type_id, length + u32::from(field_length).next_multiple_of(4))
     })
 }
 
@@ -307,7 +317,7 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
     let range_fields = set.has_ranges().then(|| {
         let mut lengths = [0; 4];
         for (length, field) in lengths.iter_mut().zip(set.key()) {
-            *length = field_length(family, *field);
+            *length = field_type(family, *field).1;
         }
         lengths
     });

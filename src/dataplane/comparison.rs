@@ -3,21 +3,22 @@
 //! The agent compares encoded elements and repairs ([`super::drift`]). This comparison is for
 //! people: it also shows what shunt has not written, and it writes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use nfnetlink::nft::{
-    DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Expr, Kernel,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Expr,
+    Kernel,
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Desired, Element, Field, Frontend, FrontendKey, GONE_ENDPOINTS, Key,
-    LAYOUT_COMMENT, NodeContext, Pools, Set, TABLE, TcpTimeouts, Value, base_chains, base_text,
-    element_text, on_demand_chain,
+    Chain, ChainName, Desired, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
+    NodeContext, Pools, Rule, Set, TABLE, TcpTimeouts, Value, base_chains, base_text, element_text,
+    on_demand_chain,
 };
 
-use super::codec::{decode_key, decode_value, field_length, gone_set_type, set_type, table_family};
+use super::codec::{decode_key, decode_value, gone_set_type, key_text, set_type, table_family};
 use super::listing::{Structure, list};
-use super::reading::{live_base_text, same_hook};
+use super::reading::live_base_text;
 use super::translate::{commented, expressions, rule_text};
 
 /// A place in a table where kernel and plan differ.
@@ -49,119 +50,81 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
     let mut places = Vec::new();
     let Some(node_context) = desired.node_context() else { return Ok(places) };
     for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
-        let listed = Listed::read(kernel, family)?;
-        let resets = node_context.options.reset_gone_endpoints;
-        let mut comparison = Comparison { family, resets, places: Vec::new() };
-        let usable = comparison.table_and_sets(&listed);
-        let found = listed.elements(kernel, &usable)?;
-        let frontends = planned_frontends(desired, family, &found);
-        comparison.timeouts(node_context.options.tcp_timeouts, &listed);
-        comparison.elements(&planned_elements(desired, family, &frontends), found);
-        comparison.chains(&planned_chains(&frontends, node_context, family), listed.structure);
-        places.extend(comparison.places.into_iter().filter(|place| !place.lines.is_empty()));
-    }
-    Ok(places)
-}
-
-/// A table in the kernel without its elements.
-struct Listed {
-    family: Family,
-    /// The comment; `None` without a table.
-    table: Option<Option<String>>,
-    structure: Structure,
-}
-
-impl Listed {
-    fn read(kernel: &mut dyn Kernel, family: Family) -> Result<Listed, Error> {
         let table = kernel.table(table_family(family), TABLE)?.map(|table| table.comment);
         let structure = match table {
             Some(_) => Structure::read(kernel, family)?,
             None => Structure::default(),
         };
-        Ok(Listed { family, table, structure })
+        let resets = node_context.options.reset_gone_endpoints;
+        let mut comparison = Comparison { family, resets, places: Vec::new() };
+        let usable = comparison.table_and_sets(table, &structure);
+        let found = comparison.listed(kernel, &usable)?;
+        let frontends = planned_frontends(desired, family, &found);
+        comparison.timeouts(node_context.options.tcp_timeouts, &structure);
+        comparison.elements(&planned_elements(desired, family, &frontends, &found), &found);
+        comparison.chains(planned_chains(&frontends, node_context, family), structure);
+        places.extend(comparison.places.into_iter().filter(|place| !place.lines.is_empty()));
     }
-
-    /// Lists the elements of these sets.
-    fn elements(&self, kernel: &mut dyn Kernel, sets: &[Set]) -> Result<Vec<Found>, Error> {
-        let mut found = Vec::new();
-        for set in sets.iter().copied().filter(|set| !set.is_dynamic()) {
-            list(kernel, self.family, set, &mut |element| {
-                let key = decode_key(self.family, set, element.key, element.key_end);
-                let value = element.data.and_then(|data| decode_value(self.family, data));
-                let comment = element.comment.map(str::to_owned);
-                // What shunt would not write is text only.
-                let is_known = value.is_some() == set.value().is_some();
-                found.push(match key.filter(|_| is_known) {
-                    Some(key) => Found::Known { set, key, value, comment },
-                    None => {
-                        let text = raw_text(self.family, set, key, element.key, element.data);
-                        let comment = comment.map(|it| format!(" comment \"{it}\""));
-                        let (key, value) = text;
-                        let text = format!("{key}{}{value}", comment.unwrap_or_default());
-                        Found::Unknown { set, text }
-                    }
-                });
-            })?;
-        }
-        Ok(found)
-    }
+    Ok(places)
 }
 
-/// An element in the kernel.
-enum Found {
-    /// shunt could have written it.
-    Known { set: Set, key: Key, value: Option<Value>, comment: Option<String> },
-    /// Its text.
-    Unknown { set: Set, text: String },
-}
-
-/// A value of a map and a comment.
-type Content = (Option<Value>, Option<String>);
-
-/// The planned elements: those of pools as pools, in the order of the plan.
-#[derive(Default)]
-struct Elements {
-    pools: BTreeMap<(Set, FrontendKey), Vec<Backend>>,
-    others: BTreeMap<(Set, Key), Content>,
-}
+/// Elements: their values in maps, and their comments.
+type Elements = BTreeMap<(Set, Key), (Option<Value>, Option<String>)>;
 
 /// Returns the planned frontends. Pools in the kernel may be larger where the plan lets them.
 fn planned_frontends(
     desired: &Desired,
     family: Family,
-    found: &[Found],
+    found: &Elements,
 ) -> Vec<(FrontendKey, Frontend)> {
-    let mut sizes: HashMap<(Set, FrontendKey), usize> = HashMap::new();
-    for found in found {
-        if let Found::Known { set, key: Key::Pool(frontend, _), .. } = found {
-            *sizes.entry((*set, *frontend)).or_default() += 1;
-        }
-    }
     let own = desired.frontends().into_iter().filter(|(key, _)| key.family() == family);
-    let size = |key, pools: Pools| sizes.get(&(pools.endpoints(), key)).copied();
-    own.map(|(key, it)| (key, it.sized(key, |pools| size(key, pools).unwrap_or_default())))
-        .collect()
+    let size = |key, pools: Pools| {
+        let slot = |index| (pools.endpoints(), Key::Pool(key, index));
+        found.range(slot(0)..=slot(u32::MAX)).count()
+    };
+    own.map(|(key, it)| (key, it.sized(key, |pools| size(key, pools)))).collect()
 }
 
 fn planned_elements(
     desired: &Desired,
     family: Family,
     frontends: &[(FrontendKey, Frontend)],
+    found: &Elements,
 ) -> Elements {
-    let mut elements = Elements::default();
+    let entry = |element: Element<'_>| {
+        ((element.set, element.key), (element.value, element.comment.map(str::to_owned)))
+    };
+    let mut elements = Elements::new();
     for (key, frontend) in frontends {
+        elements.extend(frontend.decisions(*key).map(entry));
         for (pools, backends) in frontend.pools(*key) {
-            elements.pools.insert((pools.endpoints(), *key), backends.to_vec());
+            let slots = (0..).zip(in_slots(pools, *key, backends, found));
+            elements.extend(slots.map(|(index, it)| entry(pools.slot(*key, index, it))));
         }
-        elements.others.extend(frontend.decisions(*key).map(entry));
     }
     let members = desired.members().into_iter().filter(|member| member.family() == family);
-    elements.others.extend(members.map(|member| entry(member.element())));
+    elements.extend(members.map(|member| entry(member.element())));
     elements
 }
 
-fn entry(element: Element<'_>) -> ((Set, Key), Content) {
-    ((element.set, element.key), (element.value, element.comment.map(str::to_owned)))
+/// Returns the backends of a pool in the order of their slots. Those in the kernel keep their slots,
+/// and the others fill the free ones, as in a transaction of the agent.
+fn in_slots(pools: Pools, key: FrontendKey, planned: &[Backend], found: &Elements) -> Vec<Backend> {
+    let mut open: BTreeMap<Backend, usize> = BTreeMap::new();
+    for backend in planned {
+        *open.entry(*backend).or_default() += 1;
+    }
+    let mut kept = |index| match found.get(&(pools.endpoints(), Key::Pool(key, index))) {
+        Some((Some(Value::Backend(backend)), _)) => {
+            let count = open.get_mut(backend).filter(|count| **count > 0)?;
+            *count -= 1;
+            Some(*backend)
+        }
+        _ => None,
+    };
+    let slots: Vec<Option<Backend>> = (0..).take(planned.len()).map(&mut kept).collect();
+    let mut rest = open.into_iter().flat_map(|(it, count)| std::iter::repeat_n(it, count));
+    slots.into_iter().filter_map(|kept| kept.or_else(|| rest.next())).collect()
 }
 
 /// Returns the planned chains, in the order of a listing.
@@ -195,9 +158,9 @@ impl Comparison {
 
     /// Compares the table and the definitions of its sets. Returns the sets whose elements can be
     /// read.
-    fn table_and_sets(&mut self, listed: &Listed) -> Vec<Set> {
+    fn table_and_sets(&mut self, table: Option<Option<String>>, listed: &Structure) -> Vec<Set> {
         let planned = Side::Plan(format!("comment \"{LAYOUT_COMMENT}\""));
-        match &listed.table {
+        match table {
             None => {
                 let family = table_family(self.family);
                 self.at("table".to_owned(), vec![Side::Plan(format!("table {family} {TABLE}"))]);
@@ -213,7 +176,7 @@ impl Comparison {
         for set in Set::ALL {
             // Elements first: the order of places is that of the sets.
             self.at(set_name(set), Vec::new());
-            match listed.structure.set(set.name()) {
+            match listed.sets.iter().find(|found| found.name == set.name()) {
                 Some(found) if found.is(&set_type(self.family, set)) => usable.push(set),
                 found => {
                     let other = |_| Side::Kernel(format!("{} of another type", set_name(set)));
@@ -225,120 +188,143 @@ impl Comparison {
         let is_gone_set = |found: &DumpedSet| {
             self.resets && found.name == GONE_ENDPOINTS && found.is(&gone_set_type(self.family))
         };
-        let foreign = listed.structure.sets.iter().filter(|found| !is_gone_set(found));
-        let foreign: BTreeSet<&String> = foreign
-            .map(|found| &found.name)
-            .filter(|name| Set::from_name(name).is_none())
-            .collect();
-        for name in foreign {
-            self.at(format!("set {name}"), vec![Side::Kernel(format!("set {name}"))]);
+        let foreign = listed.sets.iter().filter(|found| !is_gone_set(found));
+        let foreign = foreign.filter(|found| Set::from_name(&found.name).is_none());
+        let names: Vec<String> = foreign.map(|found| format!("set {}", found.name)).collect();
+        for name in names {
+            self.at(name.clone(), vec![Side::Kernel(name)]);
         }
         usable
     }
 
+    /// Lists the elements of these sets. What shunt would not write is a difference.
+    fn listed(&mut self, kernel: &mut dyn Kernel, sets: &[Set]) -> Result<Elements, Error> {
+        let (family, mut found) = (self.family, Elements::new());
+        for set in sets.iter().copied().filter(|set| !set.is_dynamic()) {
+            let mut unknown = Vec::new();
+            list(kernel, family, set, &mut |element| {
+                let key = decode_key(family, set, element.key, element.key_end);
+                let value = element.data.and_then(|data| decode_value(family, data));
+                let is_known = value.is_some() == set.value().is_some();
+                match key.filter(|_| is_known) {
+                    Some(key) => {
+                        found.insert((set, key), (value, element.comment.map(str::to_owned)));
+                    }
+                    None => unknown.push(Side::Kernel(raw_text(family, set, key, &element))),
+                }
+            })?;
+            self.at(set_name(set), unknown);
+        }
+        Ok(found)
+    }
+
     /// Compares the objects for TCP. The agent keeps those of former sysctls.
-    fn timeouts(&mut self, planned: Option<TcpTimeouts>, listed: &Listed) {
+    fn timeouts(&mut self, planned: Option<TcpTimeouts>, listed: &Structure) {
         let text = |name: &str| format!("ct timeout {name}");
         let is_own = |it: &&DumpedTimeouts| it.name == TcpTimeouts::from(it.seconds).name();
-        for foreign in listed.structure.timeouts.iter().filter(|it| !is_own(it)) {
+        for foreign in listed.timeouts.iter().filter(|it| !is_own(it)) {
             self.at(text(&foreign.name), vec![Side::Kernel(text(&foreign.name))]);
         }
-        let exists = |own: &TcpTimeouts| {
-            listed.structure.timeouts.iter().any(|it| it.seconds == *own.seconds())
-        };
+        let exists =
+            |own: &TcpTimeouts| listed.timeouts.iter().any(|it| it.seconds == *own.seconds());
         if let Some(own) = planned.filter(|own| !exists(own)) {
             self.at(text(&own.name()), vec![Side::Plan(text(&own.name()))]);
         }
     }
 
-    fn elements(&mut self, planned: &Elements, found: Vec<Found>) {
-        let mut slots: BTreeMap<(Set, FrontendKey), BTreeMap<u32, Backend>> = BTreeMap::new();
-        let mut others: BTreeMap<(Set, Key), Content> = BTreeMap::new();
-        let mut lines: Vec<(Set, Side)> = Vec::new();
-        for found in found {
-            match found {
-                Found::Unknown { set, text } => lines.push((set, Side::Kernel(text))),
-                Found::Known {
-                    set,
-                    key: Key::Pool(frontend, index),
-                    value: Some(Value::Backend(backend)),
-                    comment: None,
-                } => drop(slots.entry((set, frontend)).or_default().insert(index, backend)),
-                Found::Known { set, key, value, comment } => {
-                    others.insert((set, key), (value, comment));
-                }
-            }
-        }
-        let keys: BTreeSet<_> = planned.others.keys().chain(others.keys()).copied().collect();
-        for (set, key) in keys {
-            let (old, new) = (others.get(&(set, key)), planned.others.get(&(set, key)));
+    fn elements(&mut self, planned: &Elements, found: &Elements) {
+        let places: BTreeSet<_> = planned.keys().chain(found.keys()).copied().collect();
+        for (set, key) in places {
+            let (old, new) = (found.get(&(set, key)), planned.get(&(set, key)));
             if old != new {
-                let text = |(value, comment): &Content| {
+                let text = |(value, comment): &(Option<Value>, Option<String>)| {
                     let (value, comment) = (value.clone(), comment.as_deref());
                     element_text(&Element { set, key, value, comment })
                 };
-                lines.extend(old.map(|old| (set, Side::Kernel(text(old)))));
-                lines.extend(new.map(|new| (set, Side::Plan(text(new)))));
+                self.at(set_name(set), sides(old.map(text), new.map(text)));
             }
-        }
-        let keys: BTreeSet<_> = planned.pools.keys().chain(slots.keys()).copied().collect();
-        for (set, frontend) in keys {
-            let new = planned.pools.get(&(set, frontend)).map_or(&[][..], Vec::as_slice);
-            let old = slots.remove(&(set, frontend)).unwrap_or_default();
-            lines.extend(pool_lines(set, frontend, &old, new).map(|line| (set, line)));
-        }
-        for (set, line) in lines {
-            self.at(set_name(set), vec![line]);
         }
     }
 
-    fn chains(&mut self, planned: &[Chain], mut listed: Structure) {
-        let live: BTreeMap<String, DumpedChain> =
-            listed.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
-        let mut names: Vec<String> = planned.iter().map(|chain| chain.name.to_string()).collect();
-        let known: BTreeSet<String> = names.iter().cloned().collect();
-        names.extend(live.keys().filter(|name| !known.contains(*name)).cloned());
-        for name in names {
-            let rules = listed.rules.remove(&name).unwrap_or_default();
+    fn chains(&mut self, planned: Vec<Chain>, listed: Structure) {
+        let Structure { chains, mut rules, .. } = listed;
+        let mut live: BTreeMap<String, DumpedChain> =
+            chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
+        for chain in planned {
+            let name = chain.name.to_string();
+            let (found, rules) = (live.remove(&name), rules.remove(&name));
+            self.chain(name, Some(chain), found, &rules.unwrap_or_default());
+        }
+        for (name, found) in live {
             // The agent keeps chains for a while that no frontend needs any more.
             let allowed = |name: &ChainName| self.resets || !name.is_for_gone_endpoints();
-            let kept = || ChainName::parse(&name).filter(allowed).and_then(on_demand_chain);
-            let wanted = planned.iter().find(|chain| chain.name.to_string() == name);
-            let wanted = wanted.cloned().or_else(kept);
-            let mut lines = Vec::new();
-            let found = live.get(&name);
-            if found.is_none() || wanted.is_none() {
-                let text = format!("chain {name}");
-                lines.push(if found.is_none() { Side::Plan(text) } else { Side::Kernel(text) });
-            }
-            let differs = |(found, wanted)| !same_hook(found, wanted);
-            if found.zip(wanted.as_ref()).is_some_and(differs) || lines.len() == 1 {
-                let old = found.and_then(|found| found.base.as_ref()).map(live_base_text);
-                let new = wanted.as_ref().and_then(|wanted| wanted.base).map(base_text);
-                lines.extend(old.map(Side::Kernel));
-                lines.extend(new.map(Side::Plan));
-            }
-            lines.extend(self.rules(wanted.as_ref(), &rules));
-            self.at(format!("chain {name}"), lines);
+            let kept = ChainName::parse(&name).filter(allowed).and_then(on_demand_chain);
+            let rules = rules.remove(&name).unwrap_or_default();
+            self.chain(name, kept, Some(found), &rules);
         }
     }
 
-    /// Returns the rules of one side only, each where it belongs.
-    fn rules(&self, wanted: Option<&Chain>, live: &[DumpedRule]) -> Vec<Side> {
-        let planned = wanted.map_or(&[][..], |chain| chain.rules.as_slice());
+    fn chain(
+        &mut self,
+        name: String,
+        wanted: Option<Chain>,
+        found: Option<DumpedChain>,
+        rules: &[DumpedRule],
+    ) {
+        let place = format!("chain {name}");
+        let mut lines = Vec::new();
+        if wanted.is_some() != found.is_some() {
+            let text = |exists: bool| exists.then(|| place.clone());
+            lines = sides(text(found.is_some()), text(wanted.is_some()));
+        }
+        let old = found.and_then(|found| found.base).map(|base| live_base_text(&base));
+        let new = wanted.as_ref().and_then(|wanted| wanted.base).map(base_text);
+        if old != new {
+            lines.extend(sides(old, new));
+        }
+        let planned = wanted.map_or_else(Vec::new, |chain| chain.rules);
+        lines.extend(self.rules(&planned, rules));
+        self.at(place, lines);
+    }
+
+    /// Returns the rules of one side only, each where it belongs: without those of a longest common
+    /// subsequence.
+    fn rules(&self, planned: &[Rule], live: &[DumpedRule]) -> Vec<Side> {
         let exprs: Vec<Vec<Expr>> =
             planned.iter().map(|rule| expressions(self.family, rule)).collect();
-        let steps = alignment(exprs.len(), live.len(), |new, old| exprs[new] == live[old].exprs);
-        let line = |step| match step {
-            Step::Both => None,
-            Step::New(index) => Some(Side::Plan(rule_text(self.family, planned.get(index)?))),
-            Step::Old(index) => {
-                let DumpedRule { exprs, comment, .. } = live.get(index)?;
-                Some(Side::Kernel(commented(self.family, exprs, comment.as_deref())))
+        let same = |i: usize, j: usize| exprs[i] == live[j].exprs;
+        let (new, old) = (planned.len(), live.len());
+        // The length of the longest common subsequence behind each pair of indices.
+        let mut longest = vec![vec![0_usize; old + 1]; new + 1];
+        for i in (0..new).rev() {
+            for j in (0..old).rev() {
+                longest[i][j] = match same(i, j) {
+                    true => longest[i + 1][j + 1] + 1,
+                    false => longest[i + 1][j].max(longest[i][j + 1]),
+                };
             }
-        };
-        steps.into_iter().filter_map(line).collect()
+        }
+        let (mut i, mut j) = (0, 0);
+        let mut lines = Vec::new();
+        while i < new || j < old {
+            if i < new && j < old && same(i, j) {
+                (i, j) = (i + 1, j + 1);
+            } else if j < old && (i == new || longest[i][j + 1] >= longest[i + 1][j]) {
+                let DumpedRule { exprs, comment, .. } = &live[j];
+                lines.push(Side::Kernel(commented(self.family, exprs, comment.as_deref())));
+                j += 1;
+            } else {
+                lines.push(Side::Plan(rule_text(self.family, &planned[i])));
+                i += 1;
+            }
+        }
+        lines
     }
+}
+
+/// Returns the lines of a place with different texts.
+fn sides(kernel: Option<String>, plan: Option<String>) -> Vec<Side> {
+    kernel.map(Side::Kernel).into_iter().chain(plan.map(Side::Plan)).collect()
 }
 
 fn set_name(set: Set) -> String {
@@ -346,129 +332,20 @@ fn set_name(set: Set) -> String {
     format!("{word} {}", set.name())
 }
 
-/// Returns the slots of a pool that differ. Backends of the plan keep their slots, and the others
-/// fill the free ones, as in a transaction of the agent.
-fn pool_lines(
-    set: Set,
-    frontend: FrontendKey,
-    old: &BTreeMap<u32, Backend>,
-    new: &[Backend],
-) -> impl Iterator<Item = Side> {
-    let mut missing: BTreeMap<Backend, usize> = BTreeMap::new();
-    for backend in new {
-        *missing.entry(*backend).or_default() += 1;
+/// Writes an element that shunt would not write.
+fn raw_text(family: Family, set: Set, key: Option<Key>, element: &DumpedElement<'_>) -> String {
+    let known = key.map(|key| element_text(&Element { set, key, value: None, comment: None }));
+    let key = known.or_else(|| key_text(family, set, element.key));
+    let key = key.unwrap_or_else(|| hexadecimal(element.key));
+    let comment = element.comment.map(|it| format!(" comment \"{it}\"")).unwrap_or_default();
+    match element.data {
+        None => format!("{key}{comment}"),
+        Some(ElementData::Value(bytes)) => format!("{key}{comment} : {}", hexadecimal(bytes)),
+        Some(ElementData::Verdict(verdict)) => format!("{key}{comment} : {verdict}"),
     }
-    let mut slots: Vec<Option<Backend>> = vec![None; new.len()];
-    for (slot, index) in slots.iter_mut().zip(0..) {
-        let kept = old.get(&index).filter(|backend| missing.get(backend).is_some_and(|n| *n > 0));
-        if let Some(kept) = kept {
-            *slot = Some(*kept);
-            *missing.entry(*kept).or_default() -= 1;
-        }
-    }
-    let mut rest = missing.into_iter().flat_map(|(it, count)| std::iter::repeat_n(it, count));
-    slots.iter_mut().filter(|slot| slot.is_none()).for_each(|slot| *slot = rest.next());
-    let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
-    let text = move |index, backend| {
-        let element = pools.map(|pools| pools.slot(frontend, index, backend));
-        element.map(|element| element_text(&element)).unwrap_or_default()
-    };
-    let planned: BTreeMap<u32, Backend> =
-        (0..).zip(slots).filter_map(|(index, slot)| Some((index, slot?))).collect();
-    let indices: BTreeSet<u32> = old.keys().chain(planned.keys()).copied().collect();
-    let mut lines = Vec::new();
-    for index in indices {
-        let (old, new) = (old.get(&index), planned.get(&index));
-        if old != new {
-            lines.extend(old.map(|backend| Side::Kernel(text(index, *backend))));
-            lines.extend(new.map(|backend| Side::Plan(text(index, *backend))));
-        }
-    }
-    lines.into_iter()
-}
-
-/// Writes the key and the value of an element that shunt would not write.
-fn raw_text(
-    family: Family,
-    set: Set,
-    key: Option<Key>,
-    bytes: &[u8],
-    data: Option<ElementData<'_>>,
-) -> (String, String) {
-    let key = key.map(|key| element_text(&Element { set, key, value: None, comment: None }));
-    let key = key.or_else(|| raw_key(family, set, bytes)).unwrap_or_else(|| hexadecimal(bytes));
-    let value = match data {
-        None if set.value().is_some() => " : (unknown)".to_owned(),
-        None => String::new(),
-        Some(ElementData::Value(bytes)) => format!(" : {}", hexadecimal(bytes)),
-        Some(ElementData::Verdict(verdict)) => format!(" : {verdict}"),
-    };
-    (key, value)
-}
-
-/// Writes the fields of a key; `None` for bytes in the padding or another length.
-fn raw_key(family: Family, set: Set, bytes: &[u8]) -> Option<String> {
-    let mut rest = bytes;
-    let mut fields = Vec::new();
-    for field in set.key() {
-        let size = usize::from(field_length(family, *field));
-        let (value, tail) = rest.split_at_checked(size.next_multiple_of(4))?;
-        let (value, padding) = value.split_at_checked(size)?;
-        rest = tail;
-        if padding.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        fields.push(match field {
-            Field::Source | Field::Destination => nfnetlink::attr::ip(value)?.to_string(),
-            Field::Protocol => value.first()?.to_string(),
-            Field::Port => u16::from_be_bytes(value.try_into().ok()?).to_string(),
-            Field::Index => u32::from_ne_bytes(value.try_into().ok()?).to_string(),
-        });
-    }
-    rest.is_empty().then(|| fields.join(" . "))
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("0x{digits}")
-}
-
-/// A step through two lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// Both lists have it.
-    Both,
-    /// Only the new list has it, at this index.
-    New(usize),
-    /// Only the old list has it, at this index.
-    Old(usize),
-}
-
-/// Aligns two lists at a longest common subsequence.
-fn alignment(new: usize, old: usize, same: impl Fn(usize, usize) -> bool) -> Vec<Step> {
-    // The length of the longest common subsequence behind each pair of indices.
-    let mut longest = vec![vec![0_usize; old + 1]; new + 1];
-    for i in (0..new).rev() {
-        for j in (0..old).rev() {
-            longest[i][j] = match same(i, j) {
-                true => longest[i + 1][j + 1] + 1,
-                false => longest[i + 1][j].max(longest[i][j + 1]),
-            };
-        }
-    }
-    let (mut i, mut j) = (0, 0);
-    let mut steps = Vec::new();
-    while i < new || j < old {
-        if i < new && j < old && same(i, j) {
-            steps.push(Step::Both);
-            (i, j) = (i + 1, j + 1);
-        } else if j < old && (i == new || longest[i][j + 1] >= longest[i + 1][j]) {
-            steps.push(Step::Old(j));
-            j += 1;
-        } else {
-            steps.push(Step::New(i));
-            i += 1;
-        }
-    }
-    steps
 }

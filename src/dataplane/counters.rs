@@ -6,125 +6,41 @@
 //! and the new elements start at these numbers. Connections between the reading and the commit are
 //! not counted.
 
-use std::sync::Arc;
-
 use foldhash::HashMap;
 use nfnetlink::nft::{Counter, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{Element, Frontend, FrontendKey, Key, Set, Value};
+use shunt_core::plan::{Element, Key, Set};
 
 use super::codec::{Bytes, encode_key};
 use super::listing::look_up;
-use super::record::{KernelRecord, Stray, TableState};
 
-/// The maps in which the kernel has an element of a frontend with its counter.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct CountedIn {
-    /// The map of its verdict.
-    main: bool,
-    /// The map of its short circuit.
-    short_circuit: bool,
+/// A new element of a verdict map, whose counter continues that of the element in its place.
+pub(super) struct Continued<'a> {
+    pub(super) element: Element<'a>,
+    /// The map of a lost short circuit, whose connections count here as well.
+    pub(super) absorbs: Option<Set>,
 }
 
-impl CountedIn {
-    /// Returns the maps for a frontend that changes from `old` to `new`, or becomes known. Another
-    /// service port starts at zero.
-    pub(super) fn of(
-        record: &KernelRecord,
-        key: FrontendKey,
-        old: Option<&Frontend>,
-        new: &Frontend,
-    ) -> CountedIn {
-        match old {
-            Some(old) if old.label == new.label => {
-                CountedIn { main: true, short_circuit: !old.short_circuit.is_empty() }
-            }
-            Some(_) => CountedIn::default(),
-            // The transaction replaces a table that still has its elements.
-            None if *record.table(key.family()) == TableState::Unusable => {
-                CountedIn { main: true, short_circuit: true }
-            }
-            // The frontend is incomplete in the kernel, so that its elements count as strays.
-            None if !record.strays.is_empty() => {
-                let (main, short_circuit) = Frontend::pools_of(key);
-                let is_stray = |set: Set| {
-                    let (family, bytes) = (key.family(), encode_key(Key::Frontend(key)));
-                    let key = bytes.as_slice().to_vec();
-                    record.strays.contains(&Stray { family, set, key, key_end: None })
-                };
-                CountedIn {
-                    main: is_stray(main.verdicts()),
-                    short_circuit: is_stray(short_circuit.verdicts()),
-                }
-            }
-            None => CountedIn::default(),
-        }
-    }
-
-    /// Returns true if the frontend loses its short circuit, whose connections then count for the
-    /// verdict.
-    pub(super) fn moves(self, new: &Frontend) -> bool {
-        self.short_circuit && new.short_circuit.is_empty()
+impl Continued<'_> {
+    fn maps(&self) -> impl Iterator<Item = Set> {
+        [self.element.set].into_iter().chain(self.absorbs)
     }
 }
 
-/// A new element of a verdict map, whose counter continues those of other elements.
-pub(super) struct Continued {
-    key: FrontendKey,
-    pub(super) set: Set,
-    value: Option<Value>,
-    label: Arc<str>,
-    /// The maps of the elements that it replaces.
-    of: [Option<Set>; 2],
-}
-
-impl Continued {
-    /// Makes an element of a frontend; `None` if it counts nothing, or starts at zero.
-    pub(super) fn new(
-        key: FrontendKey,
-        new: &Frontend,
-        element: &Element<'_>,
-        before: CountedIn,
-    ) -> Option<Continued> {
-        let (main, short_circuit) = Frontend::pools_of(key);
-        let (main, short_circuit) = (main.verdicts(), short_circuit.verdicts());
-        let of = if element.set == main {
-            [before.main.then_some(main), before.moves(new).then_some(short_circuit)]
-        } else if element.set == short_circuit {
-            [before.short_circuit.then_some(short_circuit), None]
-        } else {
-            [None; 2]
-        };
-        (of != [None; 2]).then(|| Continued {
-            key,
-            set: element.set,
-            value: element.value.clone(),
-            label: new.label.clone(),
-            of,
-        })
-    }
-
-    /// Returns the element.
-    pub(super) fn element(&self) -> Element<'_> {
-        let (key, value) = (Key::Frontend(self.key), self.value.clone());
-        Element { set: self.set, key, value, comment: Some(&self.label) }
-    }
-}
-
-/// The counters of elements in the kernel, by frontend and map.
+/// The counters of elements in the kernel, by key and map.
 #[derive(Debug, Default)]
-pub(super) struct Counters(HashMap<(FrontendKey, Set), Counter>);
+pub(super) struct Counters(HashMap<(Key, Set), Counter>);
 
 impl Counters {
     /// Reads the counters that these elements continue. Leaves out elements of other service ports.
     /// A failure must not prevent the transaction: then counters start at zero.
-    pub(super) fn read(kernel: &mut dyn Kernel, elements: &[Continued]) -> Counters {
+    pub(super) fn read(kernel: &mut dyn Kernel, all: &[Continued<'_>]) -> Counters {
         let mut counters = Counters::default();
         for family in Family::ALL {
             for set in Set::ALL.into_iter().filter(|set| set.counts()) {
-                let is_read =
-                    |it: &&Continued| it.key.family() == family && it.of.contains(&Some(set));
-                let wanted: Vec<&Continued> = elements.iter().filter(is_read).collect();
+                let of_family = all.iter().filter(|it| it.element.key.family() == family);
+                let wanted = of_family.filter(|it| it.maps().any(|map| map == set));
+                let wanted: Vec<&Element<'_>> = wanted.map(|it| &it.element).collect();
                 if !wanted.is_empty() {
                     counters.read_set(kernel, family, set, &wanted);
                 }
@@ -138,9 +54,9 @@ impl Counters {
         kernel: &mut dyn Kernel,
         family: Family,
         set: Set,
-        wanted: &[&Continued],
+        wanted: &[&Element<'_>],
     ) {
-        let keys: Vec<Bytes> = wanted.iter().map(|it| encode_key(Key::Frontend(it.key))).collect();
+        let keys: Vec<Bytes> = wanted.iter().map(|it| encode_key(it.key)).collect();
         let found = match look_up(kernel, family, set, &keys) {
             Ok(found) => found,
             Err(error) => {
@@ -152,7 +68,7 @@ impl Counters {
             }
         };
         for (wanted, found) in wanted.iter().zip(found) {
-            let found = found.filter(|it| it.comment.as_deref() == Some(&*wanted.label));
+            let found = found.filter(|it| it.comment.as_deref() == wanted.comment);
             if let Some(counter) = found.and_then(|found| found.counter) {
                 self.0.insert((wanted.key, set), counter);
             }
@@ -160,8 +76,8 @@ impl Counters {
     }
 
     /// Returns the number at which the counter of an element starts; `None` for zero.
-    pub(super) fn start_of(&self, element: &Continued) -> Option<Counter> {
-        let of = element.of.iter().flatten().filter_map(|set| self.0.get(&(element.key, *set)));
+    pub(super) fn start_of(&self, continued: &Continued<'_>) -> Option<Counter> {
+        let of = continued.maps().filter_map(|map| self.0.get(&(continued.element.key, map)));
         let sum = of.fold(Counter::default(), |sum, counter| Counter {
             packets: sum.packets.saturating_add(counter.packets),
             bytes: sum.bytes.saturating_add(counter.bytes),

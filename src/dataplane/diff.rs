@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use nfnetlink::nft::{Batch, Elements, Kernel};
+use nfnetlink::nft::{Batch, Counter, Elements, Kernel};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
 };
 
 use super::capacity::Counts;
-use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
-use super::counters::{Continued, CountedIn, Counters};
+use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, encoded, table_family};
+use super::counters::{Continued, Counters};
 use super::quarantine::{Quarantine, Suspect};
-use super::record::KernelRecord;
+use super::record::{KernelRecord, TableState};
 use super::slots::Slotted;
 
 const SETS: usize = Set::ALL.len();
@@ -45,8 +45,9 @@ impl Stale {
 pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
-    /// Further additions, whose counters are not read yet.
-    continued: Vec<Continued>,
+    /// Further additions, whose counters are not read yet: elements of a frontend, by its place and
+    /// the map, with the map of a short circuit that it loses.
+    continued: Vec<(usize, Set, Option<Set>)>,
     /// The on-demand chains of the changed frontends.
     pub(super) chains: BTreeSet<(Family, ChainName)>,
     /// The affinity entries that may be stale.
@@ -106,7 +107,7 @@ impl Delta {
         for member in touched.members().iter().filter(|member| !held(member)) {
             let wanted = desired.has_member(*member);
             match (record.has_member(*member), wanted) {
-                (false, true) => delta.add(&member.element()),
+                (false, true) => delta.add(&member.element(), None),
                 (true, false) => delta.delete(&member.element()),
                 _ => continue,
             }
@@ -155,9 +156,22 @@ impl Delta {
             old.into_iter().flat_map(|f| f.decisions(key)).for_each(|e| self.delete(&e));
             return;
         };
-        let before = CountedIn::of(record, key, old, new);
+        let (main, short_circuit) = Frontend::pools_of(key);
+        // Another service port starts at zero. Elements that the kernel has of a frontend beside the
+        // record are strays, or those of a table that is replaced.
+        let continues = match old {
+            Some(old) => old.label == new.label,
+            None => {
+                let is_replaced = *record.table(key.family()) == TableState::Unusable;
+                is_replaced || !record.strays.is_empty()
+            }
+        };
+        let loses = continues
+            && new.short_circuit.is_empty()
+            && old.is_none_or(|old| !old.short_circuit.is_empty());
+        let absorbs = loses.then(|| short_circuit.verdicts());
         let Some(old) = old else {
-            new.decisions(key).for_each(|e| self.decide(key, new, &e, before));
+            new.decisions(key).for_each(|e| self.decide(&e, continues, absorbs));
             return;
         };
         let mut old_elements: Vec<Element<'_>> = old.decisions(key).collect();
@@ -165,47 +179,42 @@ impl Delta {
         old_elements.sort_unstable();
         new_elements.sort_unstable();
         // The verdict is written in any case if its counter grows by that of the short circuit.
-        let verdict = Frontend::pools_of(key).0.verdicts();
-        let grows = |element: &&Element<'_>| element.set == verdict && before.moves(new);
+        let grows = |element: &&Element<'_>| element.set == main.verdicts() && loses;
         let is_in = |all: &[Element<'_>], element| all.binary_search(element).is_ok();
         for element in old_elements.iter().filter(|e| !is_in(&new_elements, e) || grows(e)) {
             self.delete(element);
         }
         for element in new_elements.iter().filter(|e| !is_in(&old_elements, e) || grows(e)) {
-            self.decide(key, new, element, before);
+            self.decide(element, continues, absorbs);
         }
     }
 
-    /// Adds an element of a frontend, which may continue a counter.
-    fn decide(
-        &mut self,
-        key: FrontendKey,
-        frontend: &Frontend,
-        element: &Element<'_>,
-        before: CountedIn,
-    ) {
-        match Continued::new(key, frontend, element, before) {
-            Some(continued) => self.continued.push(continued),
-            None => self.add(element),
+    /// Adds an element of the next frontend, which may continue counters.
+    fn decide(&mut self, element: &Element<'_>, continues: bool, absorbs: Option<Set>) {
+        if continues && element.set.counts() {
+            let absorbs = absorbs.filter(|short_circuit| *short_circuit != element.set);
+            self.continued.push((self.frontends.len(), element.set, absorbs));
+        } else {
+            self.add(element, None);
         }
     }
 
     /// Reads the counters that new elements continue, and adds these elements.
     pub(super) fn continue_counters(&mut self, kernel: &mut dyn Kernel) {
         let continued = std::mem::take(&mut self.continued);
+        let frontends = std::mem::take(&mut self.frontends);
+        let continued = continued.into_iter().filter_map(|(place, set, absorbs)| {
+            let (key, new) = frontends.get(place)?;
+            let element = new.as_ref()?.frontend.decisions(*key).find(|it| it.set == set)?;
+            Some(Continued { element, absorbs })
+        });
+        let continued: Vec<Continued<'_>> = continued.collect();
         let counters = Counters::read(kernel, &continued);
         for continued in &continued {
-            let element = continued.element();
-            let Some(counter) = counters.start_of(continued) else {
-                self.add(&element);
-                continue;
-            };
-            let target = &mut self.additions[element.key.family() as usize][element.set as usize];
-            with_data(element.value.as_ref(), &mut self.names, |data| {
-                let key = encode_key(element.key);
-                target.push_counted(key.as_slice(), data, element.comment, counter);
-            });
+            self.add(&continued.element, counters.start_of(continued));
         }
+        drop(continued);
+        self.frontends = frontends;
     }
 
     fn pool(&mut self, key: FrontendKey, pools: Pools, old: &[Backend], new: &[Backend]) {
@@ -219,17 +228,16 @@ impl Delta {
                 self.delete(&slot(before));
             }
             if let Some(after) = after {
-                self.add(&slot(after));
+                self.add(&slot(after), None);
             }
         }
     }
 
-    fn add(&mut self, element: &Element<'_>) {
+    fn add(&mut self, element: &Element<'_>, counter: Option<Counter>) {
         let target = &mut self.additions[element.key.family() as usize][element.set as usize];
-        let (key, end) = (encode_key(element.key), encode_key_end(element.key));
-        with_data(element.value.as_ref(), &mut self.names, |data| {
-            let end = end.as_ref().map(Bytes::as_slice);
-            target.push_range(key.as_slice(), end, data, element.comment);
+        encoded(element, &mut self.names, |key, end, data, comment| match counter {
+            None => target.push_range(key, end, data, comment),
+            Some(counter) => target.push_counted(key, data, comment, counter),
         });
     }
 
@@ -265,8 +273,9 @@ impl Delta {
         for (set, count) in counts.iter_mut().enumerate() {
             *count += self.additions[place][set].len();
         }
-        for element in self.continued.iter().map(Continued::element) {
-            counts[element.set as usize] += usize::from(element.key.family() == family);
+        for (frontend, set, _) in &self.continued {
+            let key = self.frontends.get(*frontend).map(|(key, _)| key.family());
+            counts[*set as usize] += usize::from(key == Some(family));
         }
         for stray in record.strays.iter().filter(|stray| stray.family == family) {
             counts[stray.set as usize] += 1;

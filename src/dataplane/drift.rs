@@ -14,7 +14,7 @@ use nfnetlink::nft::{Error, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
-use super::fingerprint::{Fingerprint, Hashes};
+use super::fingerprint::Fingerprint;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
 use super::stopwatch::Stopwatch;
@@ -74,17 +74,14 @@ pub(super) enum Found {
     OtherStructure,
     /// Elements differ from the record: the listed ones.
     OtherElements(Box<Reading>),
-    /// They cannot be read, like tables that another process owns.
-    Unreadable(Error),
 }
 
 /// The context of a check.
 pub(super) struct Look<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) stopwatch: &'a dyn Stopwatch,
-    pub(super) hashes: &'a Hashes,
     pub(super) node_context: &'a NodeContext,
-    pub(super) current: &'a mut Current,
+    pub(super) current: &'a Current,
 }
 
 impl Drift {
@@ -117,16 +114,14 @@ impl Drift {
         self.comparison.as_ref().map(|comparison| comparison.at)
     }
 
-    /// Checks for modifications by other processes, as far as a check is due.
+    /// Checks for modifications by other processes, as far as a check is due. To be called behind
+    /// [`Drift::note_generation`].
     pub(super) fn look(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
-        self.note_generation(look.kernel, look.current)?;
         if !self.suspected {
             return Ok(Found::Nothing);
         }
-        match look.has_recorded_structure() {
-            Ok(true) => {}
-            Ok(false) => return Ok(Found::OtherStructure),
-            Err(error) => return Ok(Found::Unreadable(error)),
+        if !look.has_recorded_structure()? {
+            return Ok(Found::OtherStructure);
         }
         let is_early = self.vain.at(now) > ADVANCE || self.repairs.at(now) > REPAIR_ADVANCE;
         if is_early || self.next_look().is_some_and(|at| at > now) {
@@ -134,10 +129,7 @@ impl Drift {
         }
         let before = self.comparison.as_ref().map_or(Duration::ZERO, |begun| begun.cost);
         let started = look.stopwatch.processor_time();
-        let found = match self.compare(look, now) {
-            Ok(found) => found,
-            Err(error) => return Ok(Found::Unreadable(error)),
-        };
+        let found = self.compare(look, now)?;
         let cost = before + look.stopwatch.processor_time().saturating_sub(started);
         if let Some(unfinished) = &mut self.comparison {
             unfinished.cost = cost;
@@ -158,8 +150,8 @@ impl Drift {
         let mut comparison = match self.comparison.take() {
             Some(comparison) => comparison,
             None => {
-                let wanted = Fingerprint::recorded(record, look.hashes);
-                let listed = Fingerprint::listed(look.kernel, record, look.hashes)?;
+                let wanted = Fingerprint::recorded(record);
+                let listed = Fingerprint::listed(look.kernel, record)?;
                 if listed == wanted && record.strays.is_empty() {
                     return Ok(Found::Nothing);
                 }
@@ -167,7 +159,7 @@ impl Drift {
                 Comparison { reader, at: now, cost: Duration::ZERO }
             }
         };
-        match comparison.reader.read(look.kernel, look.node_context, look.hashes)? {
+        match comparison.reader.read(look.kernel, look.node_context)? {
             Ok(reading) if reading.record.holds_as(record) => Ok(Found::Nothing),
             Ok(reading) => Ok(Found::OtherElements(Box::new(reading))),
             Err(pause) => {

@@ -5,19 +5,19 @@
 //! frontends. The same holds for the comparison of two listings.
 
 use std::hash::BuildHasher as _;
+use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 use nfnetlink::nft::{ElementData, Error, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{Element, Set};
+use shunt_core::plan::Set;
 
-use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, with_data};
+use super::codec::{ChainNames, encoded};
 use super::listing::list;
 use super::record::KernelRecord;
 
 /// A hasher with a random seed of this process, so that no input can provoke collisions.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Hashes(RandomState);
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// A sum of the hashes of elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,26 +27,23 @@ impl Fingerprint {
     /// Adds an encoded element, with the end of its key if it is a range.
     pub(super) fn add(
         &mut self,
-        hashes: &Hashes,
         (family, set): (Family, Set),
         key: (&[u8], Option<&[u8]>),
         data: Option<ElementData<'_>>,
         comment: Option<&str>,
     ) {
         let element = (family as u8, set as u8, key, data, comment);
-        self.0 = self.0.wrapping_add(hashes.0.hash_one(element));
+        self.0 = self.0.wrapping_add(HASHER.hash_one(element));
     }
 
     /// Returns the fingerprint of the elements of the record.
-    pub(super) fn recorded(record: &KernelRecord, hashes: &Hashes) -> Fingerprint {
+    pub(super) fn recorded(record: &KernelRecord) -> Fingerprint {
         let mut fingerprint = Fingerprint::default();
         let mut names = ChainNames::default();
-        record.elements(&mut |element: &Element<'_>| {
-            let (key, end) = (encode_key(element.key), encode_key_end(element.key));
-            let key = (key.as_slice(), end.as_ref().map(Bytes::as_slice));
+        record.elements(&mut |element| {
             let set = (element.key.family(), element.set);
-            with_data(element.value.as_ref(), &mut names, |data| {
-                fingerprint.add(hashes, set, key, data, element.comment);
+            encoded(element, &mut names, |key, end, data, comment| {
+                fingerprint.add(set, (key, end), data, comment);
             });
         });
         fingerprint
@@ -60,14 +57,13 @@ impl Fingerprint {
     pub(super) fn listed(
         kernel: &mut dyn Kernel,
         record: &KernelRecord,
-        hashes: &Hashes,
     ) -> Result<Fingerprint, Error> {
         let mut fingerprint = Fingerprint::default();
         for family in Family::ALL.into_iter().filter(|family| record.owner(*family).is_some()) {
             for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
                 list(kernel, family, set, &mut |element| {
                     let key = (element.key, element.key_end);
-                    fingerprint.add(hashes, (family, set), key, element.data, element.comment);
+                    fingerprint.add((family, set), key, element.data, element.comment);
                 })?;
             }
         }

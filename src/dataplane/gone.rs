@@ -5,16 +5,17 @@
 //! agent reads the remaining time. The agent removes an element earlier if a slice lists the
 //! endpoint again, and removes set and chains with the last element.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Age, Batch, Elements, Error, Kernel, Refusal};
-use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Listed, Store};
+use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Kind, Store};
 use shunt_core::plan::{Chain, ChainName, GONE_ENDPOINTS, TABLE, on_demand_chain};
 
 use super::codec::{decode_backend, encode_backend, gone_set_type, table_family};
 use super::listing::list_again;
-use super::record::KernelRecord;
+use super::record::{KernelRecord, Table};
 
 /// The gone endpoints of the known slices, if connections to them are reset.
 #[derive(Default)]
@@ -51,8 +52,8 @@ impl Gone {
                     tracker.replace(old, Some(new));
                 }
             }
-            Change::SliceGone(name) => tracker.replace(store.slice(name), None),
-            Change::Listed(Listed::Slices(names)) => {
+            Change::Gone(Kind::EndpointSlice, name) => tracker.replace(store.slice(name), None),
+            Change::Listed(Kind::EndpointSlice, names) => {
                 for slice in store.all_slices().filter(|slice| !names.contains(&slice.name)) {
                     tracker.replace(Some(slice), None);
                 }
@@ -119,53 +120,37 @@ pub(super) struct Wanted<'a> {
 pub(super) struct GoneDelta {
     /// The chains to write.
     pub(super) chains: Vec<Chain>,
-    /// The existing chains to delete, with the set.
-    deleted_chains: Vec<ChainName>,
-    set: SetChange,
+    /// Whether set and chains must exist; `None` for no change.
+    exist: Option<bool>,
     added: Elements,
     deleted: Elements,
     /// The endpoints of the record after the commit; `None` without a change.
     after: Option<BTreeMap<Backend, Instant>>,
 }
 
-/// What becomes of the set.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum SetChange {
-    #[default]
-    None,
-    Add,
-    Delete,
-}
-
 impl GoneDelta {
-    /// Compares the desired endpoints with the record of a table, which the transaction creates if
-    /// the record has none.
-    pub(super) fn between(record: &KernelRecord, family: Family, wanted: &Wanted<'_>) -> GoneDelta {
+    /// Compares the desired endpoints with the record of a table. A transaction that creates the
+    /// table writes them in any case.
+    pub(super) fn between(
+        table: &Table,
+        old: &BTreeMap<Backend, Instant>,
+        (family, is_new): (Family, bool),
+        wanted: &Wanted<'_>,
+    ) -> GoneDelta {
         let mut delta = GoneDelta::default();
-        if !wanted.is_due && record.owner(family).is_some() {
+        if !wanted.is_due && !is_new {
             return delta;
         }
-        let has_set = record.has_gone_set(family);
-        let old = record.gone(family);
+        let has_set = table.has_gone_set;
         let is_left = |until: Instant| left(until, wanted.now) > Duration::ZERO;
         let gone = wanted.tracker.into_iter().flat_map(GoneEndpoints::gone);
         let new: BTreeMap<Backend, Instant> = gone
             .filter(|(backend, until)| Family::of(backend.address) == family && is_left(*until))
             .collect();
-        let exists = |name: &ChainName| record.chain(family, *name).is_some();
-        if new.is_empty() {
-            delta.deleted_chains =
-                ChainName::FOR_GONE_ENDPOINTS.into_iter().filter(exists).collect();
-            if has_set {
-                delta.set = SetChange::Delete;
-            }
-        } else {
+        delta.exist = Some(!new.is_empty());
+        if !new.is_empty() {
             let chains = ChainName::FOR_GONE_ENDPOINTS.into_iter().filter_map(on_demand_chain);
-            let is_right = |chain: &Chain| record.chain(family, chain.name) == Some(Some(chain));
-            delta.chains = chains.filter(|chain| !is_right(chain)).collect();
-            if !has_set {
-                delta.set = SetChange::Add;
-            }
+            delta.chains = chains.filter(|chain| !table.has(chain)).collect();
             let known = |backend: &Backend| has_set && old.contains_key(backend);
             for (backend, until) in new.iter().filter(|(backend, _)| !known(backend)) {
                 let age = Age { timeout: millis(GONE_FOR), left: millis(left(*until, wanted.now)) };
@@ -182,22 +167,35 @@ impl GoneDelta {
     }
 
     /// Adds the set, which the chains refer to.
-    pub(super) fn add_set(&self, family: Family, batch: &mut Batch) {
-        if self.set == SetChange::Add {
+    pub(super) fn add_set(&self, family: Family, next: &mut Cow<'_, Table>, batch: &mut Batch) {
+        if self.exist == Some(true) && !next.has_gone_set {
             batch.add_set(table_family(family), TABLE, GONE_ENDPOINTS, &gone_set_type(family));
+            next.to_mut().has_gone_set = true;
         }
     }
 
-    /// Writes the rest. To be called after the message that takes over a table: the kernel refuses
-    /// it after the deletion of a base chain (`nft_table_pending_update`).
+    /// Deletes chains and set if they must not exist. To be called after the message that takes over a
+    /// table: the kernel refuses it after the deletion of a base chain (`nft_table_pending_update`).
+    pub(super) fn end(&self, family: Family, next: &mut Cow<'_, Table>, batch: &mut Batch) {
+        if self.exist != Some(false) {
+            return;
+        }
+        let table = table_family(family);
+        for name in ChainName::FOR_GONE_ENDPOINTS {
+            if next.chains.contains_key(&name) {
+                batch.delete_chain(table, TABLE, &name.to_string());
+                next.to_mut().chains.remove(&name);
+            }
+        }
+        if next.has_gone_set {
+            batch.delete_set(table, TABLE, GONE_ENDPOINTS);
+            next.to_mut().has_gone_set = false;
+        }
+    }
+
+    /// Writes the elements.
     pub(super) fn write(&self, family: Family, batch: &mut Batch) {
         let table = table_family(family);
-        for name in &self.deleted_chains {
-            batch.delete_chain(table, TABLE, &name.to_string());
-        }
-        if self.set == SetChange::Delete {
-            batch.delete_set(table, TABLE, GONE_ENDPOINTS);
-        }
         // An element may expire at this moment, and the deletion of a missing element fails the
         // transaction. To add an element that exists has no effect.
         batch.add_elements(table, TABLE, GONE_ENDPOINTS, &self.deleted);
@@ -210,16 +208,8 @@ impl GoneDelta {
         (self.added.len(), self.deleted.len())
     }
 
-    /// Updates the record after the commit. The caller enters the written chains.
+    /// Updates the record after the commit.
     pub(super) fn enter(self, record: &mut KernelRecord, family: Family) {
-        for name in self.deleted_chains {
-            record.set_chain(family, name, None);
-        }
-        match self.set {
-            SetChange::None => {}
-            SetChange::Add => record.set_gone_set(family, true),
-            SetChange::Delete => record.set_gone_set(family, false),
-        }
         if let Some(after) = self.after {
             *record.gone_mut(family) = after;
         }

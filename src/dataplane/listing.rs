@@ -37,10 +37,6 @@ impl Structure {
         }
         Ok(structure)
     }
-
-    pub(super) fn set(&self, name: &str) -> Option<&DumpedSet> {
-        self.sets.iter().find(|set| set.name == name)
-    }
 }
 
 /// Lists a set. Returns true if another process has committed meanwhile, nearly always to a table

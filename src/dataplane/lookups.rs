@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use foldhash::HashMap;
-use nfnetlink::nft::{Counter, Element, Error, Kernel, Socket};
+use nfnetlink::nft::{Element, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
 use shunt_core::explain::{Line, Lookup, Match, Tables};
 use shunt_core::model::Family;
@@ -14,7 +14,7 @@ use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, SourceRang
 use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
 use super::listing::look_up;
 use super::live::known_rules;
-use super::verdicts::{both_pools, look_up_verdicts};
+use super::verdicts::{Verdict, Verdicts, add_verdicts};
 
 /// The tables of one family in the kernel of this thread's network namespace.
 pub struct KernelTables {
@@ -44,20 +44,15 @@ impl KernelTables {
         Ok(self.socket.generation()?.id)
     }
 
-    /// Returns the count of new connections to a frontend, over all clients.
+    /// Returns the count of new connections to a frontend, over all clients; `None` if the kernel does
+    /// not have it.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn connections(&mut self, key: FrontendKey) -> Result<Option<Counter>, Error> {
-        let mut total: Option<Counter> = None;
-        look_up_verdicts(&mut self.socket, &both_pools(key), &mut |_, _, element| {
-            if let Some(counter) = element.counter {
-                let sum = total.get_or_insert(Counter { packets: 0, bytes: 0 });
-                sum.packets = sum.packets.saturating_add(counter.packets);
-                sum.bytes = sum.bytes.saturating_add(counter.bytes);
-            }
-        })?;
-        Ok(total)
+    pub fn connections(&mut self, key: FrontendKey) -> Result<Option<u64>, Error> {
+        let mut found = Verdicts::default();
+        add_verdicts(&mut self.socket, &[key], &mut found)?;
+        Ok(found.get(&key).map(Verdict::connections))
     }
 }
 

@@ -53,9 +53,9 @@ pub use comparison::{Place, Side, compare};
 pub use event::Event;
 pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;
-pub use ownership::Ownership;
 pub(crate) use ownership::has_ipv6;
-pub use probe::{MissingFeature, features, has_owned_tables, missing_features};
+pub use ownership::{Ownership, has_owned_tables};
+pub use probe::{MissingFeature, features, missing_features};
 pub use quarantine::Suspect;
 pub use reconcile::{Dataplane, Progress};
 pub use refusal::Error;
@@ -67,8 +67,5 @@ pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
 pub(crate) use translate::rule_text;
-pub use verdicts::{
-    EachVerdict, Installed, Verdict, Verdicts, add_verdicts, both_pools, list_verdicts,
-    look_up_verdicts, verdicts,
-};
+pub use verdicts::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
 pub use worker::Pace;

@@ -92,7 +92,10 @@ pub(super) fn is_about_flags(refusal: &Refusal) -> bool {
 /// transaction that always fails, since it deletes a missing table. It takes some milliseconds (the
 /// kernel waits for an RCU grace period), so the agent probes only before it replaces tables.
 /// Without tables, the first transaction shows the support.
-pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn has_owned_tables(kernel: &mut dyn Kernel) -> Result<bool, Error> {
     let mut batch = Batch::new(None);
     batch.add_table(TableFamily::Ip, PROBE, OWNED, PROBE);
     Ok(refusals_of(kernel, batch)?.iter().all(|refusal| {
@@ -103,7 +106,7 @@ pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
 
 /// Returns true if the kernel has nf_tables for IPv6 (`CONFIG_NF_TABLES_IPV6`). Without it, Linux 6.8
 /// refuses a table (`EOPNOTSUPP`), older kernels its base chains (`ENOENT`). The probe is like that of
-/// [`can_own`].
+/// [`has_owned_tables`].
 pub(crate) fn has_ipv6(kernel: &mut dyn Kernel) -> Result<bool, Error> {
     let mut batch = Batch::new(None);
     batch.add_table(TableFamily::Ip6, PROBE, TABLE_DORMANT, PROBE);

@@ -9,20 +9,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Refusal,
-    Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, Verdict,
+    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, Refusal, Register,
+    TABLE_DORMANT, TABLE_OWNER, TableFamily,
 };
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Balancing, Family, Protocol};
 use shunt_core::plan::{
-    ChainName, FrontendKey, GONE_ENDPOINTS, HASH_SEED, Key, NodeContext, Pools, Set, SourceRange,
-    TcpTimeouts, base_chains, on_demand_chain,
+    ChainName, Element, FrontendKey, GONE_ENDPOINTS, HASH_SEED, Key, NodeContext, Pools, Set,
+    SourceRange, TcpTimeouts, Value, base_chains, on_demand_chain,
 };
 
-use super::codec::{
-    encode_backend, encode_key, encode_key_end, gone_set_type, set_type, table_family,
-};
-use super::ownership::OWNED;
+use super::codec::{ChainNames, encoded, gone_set_type, set_type, table_family};
 use super::translate::{base_chain, expressions};
 
 /// The name of the only chain of a small transaction.
@@ -81,23 +78,6 @@ pub fn missing_features(
         });
     }
     Ok(missing)
-}
-
-/// Returns true if the kernel has tables with an owner that persist. The transaction creates such a
-/// table and deletes it again, so that it never exists.
-///
-/// # Errors
-/// If the kernel cannot be asked.
-pub fn has_owned_tables(kernel: &mut dyn Kernel) -> Result<bool, Error> {
-    let mut batch = Batch::new(None);
-    let name = table_name(kernel);
-    batch.add_table(TableFamily::Ip, &name, OWNED, &name);
-    batch.delete_table(TableFamily::Ip, &name);
-    match first_refusal(kernel.commit(&batch.finish()))? {
-        None => Ok(true),
-        Some(refusal) if are_unknown_flags(&refusal) => Ok(false),
-        Some(refusal) => Err(Error::Refused(vec![refusal])),
-    }
 }
 
 /// Returns true if the kernel refused a table because of its flags.
@@ -217,20 +197,19 @@ fn add_elements(family: Family, batch: &mut Batch, name: &str) {
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     };
     let frontend = FrontendKey::Address(address, Protocol::Tcp, 80);
-    let balancer = balancer(false).to_string();
-    let verdict = ElementData::Verdict(Verdict::Goto(&balancer));
-    let backend = encode_backend(Backend { address, port: 80 });
+    let (goto, backend) = (Value::Goto(balancer(false)), Backend { address, port: 80 });
     let range = Key::Source(frontend, SourceRange { first: address, last: address });
-    for (set, key, data) in [
+    for (set, key, value) in [
         (Set::ClusterIps, Key::Address(address), None),
-        (Set::ServiceIps, Key::Frontend(frontend), Some(verdict)),
-        (Set::Endpoints, Key::Pool(frontend, 0), Some(ElementData::Value(backend.as_slice()))),
+        (Set::ServiceIps, Key::Frontend(frontend), Some(goto)),
+        (Set::Endpoints, Key::Pool(frontend, 0), Some(Value::Backend(backend))),
         (Set::AllowedSources, range, None),
     ] {
-        let end = encode_key_end(key);
-        let end = end.as_ref().map(|end| end.as_slice());
-        let mut elements = Elements::new();
-        elements.push_range(encode_key(key).as_slice(), end, data, None);
+        let (mut elements, mut names) = (Elements::new(), ChainNames::default());
+        let element = Element { set, key, value, comment: None };
+        encoded(&element, &mut names, |key, end, data, _| {
+            elements.push_range(key, end, data, None);
+        });
         batch.add_elements(table_family(family), name, set.name(), &elements);
     }
 }

@@ -9,19 +9,19 @@ use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, Error, 
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, NotRemembered, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value,
-    base_chains, base_text, on_demand_chain, recall,
+    NodeContext, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value, base_chains,
+    base_text, on_demand_chain, recall,
 };
 
 use super::capacity::Sizes;
 use super::codec::{
     decode_key, decode_value, encode_key, encode_key_end, gone_set_type, set_type, table_family,
 };
-use super::fingerprint::{Fingerprint, Hashes};
+use super::fingerprint::Fingerprint;
 use super::gone;
 use super::listing::{Structure, list};
 use super::ownership::TableOwner;
-use super::record::{KernelRecord, Rebuild, Stray, TableState};
+use super::record::{KernelRecord, Rebuild, Stray, Table, TableState};
 use super::slots::Slotted;
 use super::translate::expressions;
 
@@ -51,9 +51,8 @@ impl Reader {
         &mut self,
         kernel: &mut dyn Kernel,
         node_context: &NodeContext,
-        hashes: &Hashes,
     ) -> Result<Result<Reading, Duration>, Error> {
-        let reading = Reading::new(kernel, node_context, hashes)?;
+        let reading = Reading::new(kernel, node_context)?;
         let agrees = !reading.repeated && self.seen.contains(&reading.fingerprint);
         let is_plain = self.seen.is_empty() && !reading.is_odd();
         let Some(pause) = PAUSES.get(self.odd).filter(|_| !agrees && !is_plain) else {
@@ -66,22 +65,22 @@ impl Reader {
 }
 
 /// Reads what the rules of an earlier agent remember of Node and ServiceCIDRs. Both tables remember
-/// the same. Empty without tables.
+/// the same. Empty without tables; `None` if they remember nothing of this Node.
 pub(super) fn remembered(
     kernel: &mut dyn Kernel,
     node_name: &str,
-) -> Result<Result<Vec<Change>, NotRemembered>, Error> {
-    let mut found = Ok(Vec::new());
+) -> Result<Option<Vec<Change>>, Error> {
+    let mut found = Some(Vec::new());
     for family in Family::ALL {
         let Some(table) = kernel.table(table_family(family), TABLE)? else { continue };
-        found = Err(NotRemembered);
+        found = None;
         if table.comment.as_deref() == Some(LAYOUT_COMMENT) {
             let rules = kernel.rules(table_family(family), TABLE)?;
             let chain = ChainName::Node.to_string();
             let facts = rules.iter().filter(|rule| rule.chain == chain);
             found = recall(facts.filter_map(|rule| rule.comment.as_deref()), node_name);
         }
-        if found.is_ok() {
+        if found.is_some() {
             break;
         }
     }
@@ -102,11 +101,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    fn new(
-        kernel: &mut dyn Kernel,
-        node_context: &NodeContext,
-        hashes: &Hashes,
-    ) -> Result<Reading, Error> {
+    fn new(kernel: &mut dyn Kernel, node_context: &NodeContext) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
         let mut reading = Reading {
             generation,
@@ -118,16 +113,15 @@ impl Reading {
         };
         for family in Family::ALL {
             let state = read_structure(kernel, node_context, family)?;
-            let is_ours = matches!(state, TableState::Ours { .. });
-            reading.record.set_table(family, state);
-            if is_ours {
-                if reading.record.rebuild(family).is_none() {
-                    reading.read_elements(kernel, family, hashes)?;
+            if let TableState::Ours(table) = &state {
+                if table.rebuild.is_none() {
+                    reading.read_elements(kernel, family)?;
                 }
-                if reading.record.has_gone_set(family) {
+                if table.has_gone_set {
                     reading.gone[family as usize] = gone::listed(kernel, family)?;
                 }
             }
+            reading.record.set_table(family, state);
         }
         Ok(reading)
     }
@@ -200,24 +194,18 @@ pub(super) fn read_structure(
     if !is_intact {
         chains.values_mut().for_each(|chain| *chain = None);
         sizes = Sizes::default();
-        let kept: Vec<Set> = right_sets.into_iter().filter(|set| set.is_dynamic()).collect();
+        let keeps_affinity = right_sets.contains(&Set::Affinity);
         let is_kept = |found: &DumpedSet| {
-            is_gone_set(found) || kept.iter().any(|set| set.name() == found.name)
+            is_gone_set(found) || (keeps_affinity && found.name == Set::Affinity.name())
         };
         let sets = sets.iter().filter(|found| !is_kept(found)).map(|found| found.name.clone());
-        let own = chains.keys().map(ChainName::to_string);
-        rebuild = Some(Box::new(Rebuild {
-            flushed: own.chain(foreign_chains.iter().cloned()).collect(),
-            sets: sets.collect(),
-            chains: foreign_chains,
-            kept,
-        }));
+        rebuild = Some(Rebuild { sets: sets.collect(), chains: foreign_chains, keeps_affinity });
     }
-    Ok(TableState::Ours { chains, owner, sizes, has_gone_set, timeouts, rebuild })
+    Ok(TableState::Ours(Table { chains, owner, sizes, has_gone_set, timeouts, rebuild }))
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.
-pub(super) fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
+fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     found.base.as_ref().map(live_base_text) == wanted.base.map(base_text)
 }
 
@@ -251,12 +239,7 @@ struct Found {
 type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 impl Reading {
-    fn read_elements(
-        &mut self,
-        kernel: &mut dyn Kernel,
-        family: Family,
-        hashes: &Hashes,
-    ) -> Result<(), Error> {
+    fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
         let (record, fingerprint) = (&mut self.record, &mut self.fingerprint);
         let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
@@ -264,7 +247,7 @@ impl Reading {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
             self.interrupted |= list(kernel, family, set, &mut |element| {
                 let listed = (element.key, element.key_end);
-                fingerprint.add(hashes, (family, set), listed, element.data, element.comment);
+                fingerprint.add((family, set), listed, element.data, element.comment);
                 let Some(key) = decode_key(family, set, element.key, element.key_end) else {
                     record.strays.insert(Stray {
                         family,

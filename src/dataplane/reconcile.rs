@@ -9,20 +9,19 @@ use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, 
 
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
-use super::fingerprint::Hashes;
 use super::gone::Gone;
-use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
+use super::ownership::{Ownership, OwnershipPolicy, TableOwner, has_owned_tables};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading, remembered};
 use super::record::TableState;
 use super::refusal::Error;
 use super::retry::Lessons;
 use super::snapshot::Snapshot;
-use super::state::{Current, State};
+use super::state::State;
 use super::stats::CommitStats;
 use super::stopwatch::{Stopwatch, SystemClocks};
-use super::transaction::{Inputs, Prepared, SyncReport};
-use super::unused_chains::UnusedChains;
+use super::transaction::{Prepared, SyncReport};
+use super::unused_chains::{UnusedChains, deletion};
 
 /// The number of attempts of a sync that the kernel refuses.
 const ATTEMPTS: usize = 50;
@@ -44,7 +43,6 @@ pub struct Dataplane {
     pub(super) policy: OwnershipPolicy,
     pub(super) quarantine: Quarantine,
     drift: Drift,
-    hashes: Hashes,
     pub(super) sweep: Sweep,
     pub(super) gone: Gone,
     unused_chains: UnusedChains,
@@ -95,14 +93,13 @@ impl Dataplane {
             store: Store::new(),
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
-            state: State::Unread,
+            state: State::default(),
             waits_for_node: false,
             reader: Reader::default(),
             found: None,
             policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
             quarantine: Quarantine::default(),
             drift: Drift::default(),
-            hashes: Hashes::default(),
             sweep: Sweep::default(),
             gone,
             unused_chains: UnusedChains::default(),
@@ -187,7 +184,7 @@ impl Dataplane {
     /// If the kernel refuses the listing, or commits interrupt every attempt.
     pub fn recall(&mut self, node_name: &str) -> Result<Vec<Change>, nft::Error> {
         let remembered = remembered(&mut *self.kernel, node_name)?;
-        self.waits_for_node = remembered.is_err();
+        self.waits_for_node = remembered.is_none();
         Ok(remembered.unwrap_or_default())
     }
 
@@ -284,20 +281,9 @@ impl Dataplane {
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
     ) -> Result<Progress, Error> {
-        if !self.is_synced() {
-            return Ok(Progress::Unchanged);
-        }
-        let dirty = std::mem::take(&mut self.dirty);
-        self.plan(&dirty, now);
-        if self.state.current().is_none() {
-            // What a check has read may be old by now.
-            lessons.is_fresh = self.found.is_none();
-            if let Some(at) = self.read(now)? {
-                return Ok(Progress::ReadAgain(at));
-            }
-        }
-        let Some(prepared) = self.compare(lessons.isolated, now)? else {
-            return Ok(Progress::Unchanged);
+        let prepared = match self.next(lessons, now)? {
+            Ok(prepared) => prepared,
+            Err(progress) => return Ok(progress),
         };
         if let Some(node_context) = self.desired.node_context().filter(|_| !self.flows.is_empty()) {
             announce(&self.flows, node_context);
@@ -311,15 +297,28 @@ impl Dataplane {
     /// # Errors
     /// If the kernel's state is unknown and cannot be read.
     pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
+        self.next(&mut Lessons::default(), now).map(Result::ok)
+    }
+
+    /// Returns the next transaction, or the progress without one.
+    fn next(
+        &mut self,
+        lessons: &mut Lessons,
+        now: Instant,
+    ) -> Result<Result<Prepared, Progress>, Error> {
         if !self.is_synced() {
-            return Ok(None);
+            return Ok(Err(Progress::Unchanged));
         }
         let dirty = std::mem::take(&mut self.dirty);
         self.plan(&dirty, now);
-        if self.state.current().is_none() && self.read(now)?.is_some() {
-            return Ok(None);
+        if self.state.current().is_none() {
+            // What a check has read may be old by now.
+            lessons.is_fresh = self.found.is_none();
+            if let Some(at) = self.read(now)? {
+                return Ok(Err(Progress::ReadAgain(at)));
+            }
         }
-        self.compare(false, now)
+        Ok(self.compare(lessons.isolated, now)?.ok_or(Progress::Unchanged))
     }
 
     /// Commits a prepared transaction.
@@ -364,7 +363,7 @@ impl Dataplane {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let read = match self.found.take() {
             Some(found) => Ok(found),
-            None => self.reader.read(&mut *self.kernel, node_context, &self.hashes)?,
+            None => self.reader.read(&mut *self.kernel, node_context)?,
         };
         let mut reading = match read {
             Ok(reading) => reading,
@@ -380,7 +379,7 @@ impl Dataplane {
         let shared: Vec<Family> = Family::ALL.into_iter().filter(is_shared).collect();
         let upgrade = self.policy.takes_over() && !shared.is_empty();
         if upgrade && self.policy.kernel_can.is_none() {
-            self.policy.kernel_can = Some(can_own(&mut *self.kernel)?);
+            self.policy.kernel_can = Some(has_owned_tables(&mut *self.kernel)?);
         }
         let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
         let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
@@ -407,35 +406,22 @@ impl Dataplane {
         isolated: bool,
         now: Instant,
     ) -> Result<Option<Prepared>, Error> {
-        let (Some(node_context), Some(current)) =
-            (self.desired.node_context(), self.state.current_mut())
-        else {
-            return Ok(None);
-        };
-        self.drift.note_generation(&mut *self.kernel, current)?;
-        let gone = &self.gone;
-        let mut prepare = |current: &Current, kernel: &mut dyn Kernel| {
-            Prepared::new(Inputs {
-                kernel,
-                desired: &self.desired,
-                node_context,
-                current,
-                quarantine: &self.quarantine,
-                policy: &self.policy,
-                sweep: &mut self.sweep,
-                gone: gone.wanted(now),
-                isolated,
-            })
-        };
-        let mut prepared = prepare(current, &mut *self.kernel)?;
-        if !prepared.too_small.is_empty() {
-            self.stats.full = true;
-            for family in std::mem::take(&mut prepared.too_small) {
-                tracing::info!(%family, "sets of the table are too small, making all of them anew");
-                current.rebuild_table(family, &prepared.stale);
-            }
-            prepared = prepare(current, &mut *self.kernel)?;
+        if let Some(current) = self.state.current_mut() {
+            self.drift.note_generation(&mut *self.kernel, current)?;
         }
+        let prepared = loop {
+            let Some(prepared) = Prepared::new(self, isolated, now)? else { return Ok(None) };
+            if prepared.too_small.is_empty() {
+                break prepared;
+            }
+            self.stats.full = true;
+            for family in &prepared.too_small {
+                tracing::info!(%family, "sets of the table are too small, making all of them anew");
+                if let Some(current) = self.state.current_mut() {
+                    current.rebuild_table(*family, &prepared.stale);
+                }
+            }
+        };
         if !prepared.is_empty() {
             return Ok(Some(prepared));
         }
@@ -477,18 +463,17 @@ impl Dataplane {
         else {
             return Ok(true);
         };
+        self.drift.note_generation(&mut *self.kernel, current)?;
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        let mut look = Look { kernel, stopwatch, hashes: &self.hashes, node_context, current };
-        let found = self.drift.look(&mut look, now)?;
-        if matches!(found, Found::Nothing) {
+        let mut look = Look { kernel, stopwatch, node_context, current };
+        // Without an answer, the next sync fails, too, and reports it.
+        let found = self.drift.look(&mut look, now);
+        if matches!(found, Ok(Found::Nothing)) {
             return Ok(false);
         }
         self.state.lose();
-        match found {
-            Found::OtherElements(reading) => self.found = Some(*reading),
-            // The next sync fails, too, and reports it.
-            Found::Unreadable(error) => return Err(error),
-            Found::Nothing | Found::OtherStructure => {}
+        if let Found::OtherElements(reading) = found? {
+            self.found = Some(*reading);
         }
         Ok(true)
     }
@@ -512,9 +497,12 @@ impl Dataplane {
     /// element. Call it periodically.
     pub fn remove_unused_chains(&mut self, now: Instant, keep: impl Fn(ChainName) -> Duration) {
         let Some(current) = self.state.current_mut() else { return };
-        let Some(due) = self.unused_chains.due(&current.record, now, keep) else { return };
+        let due = self.unused_chains.due(&current.record, now, keep);
+        if due.is_empty() {
+            return;
+        }
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        match self.stats.commit(kernel, stopwatch, &due.batch()) {
+        match self.stats.commit(kernel, stopwatch, &deletion(&due)) {
             Ok(()) => {
                 current.advance();
                 self.drift.record_changes();

@@ -23,34 +23,49 @@ pub(super) enum TableState {
     /// The table has another layout and must be replaced.
     Unusable,
     /// The table has shunt's layout; rules and elements may differ.
-    Ours {
-        /// The chains; `None` for a chain whose rules may differ.
-        chains: BTreeMap<ChainName, Option<Chain>>,
-        /// The owner of the table.
-        owner: TableOwner,
-        /// The sizes of its sets.
-        sizes: Sizes,
-        /// True if the table has the set of gone endpoints.
-        has_gone_set: bool,
-        /// The objects for TCP, each with its timeouts. The agent keeps those of former sysctls.
-        timeouts: BTreeSet<TcpTimeouts>,
-        /// The sets must be made anew, because one is too small or is none of shunt's.
-        rebuild: Option<Box<Rebuild>>,
-    },
+    Ours(Table),
+}
+
+/// A table with shunt's layout, without its elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Table {
+    /// The chains; `None` for a chain whose rules may differ.
+    pub(super) chains: BTreeMap<ChainName, Option<Chain>>,
+    /// The owner of the table.
+    pub(super) owner: TableOwner,
+    /// The sizes of its sets.
+    pub(super) sizes: Sizes,
+    /// True if the table has the set of gone endpoints.
+    pub(super) has_gone_set: bool,
+    /// The objects for TCP, each with its timeouts. The agent keeps those of former sysctls.
+    pub(super) timeouts: BTreeSet<TcpTimeouts>,
+    /// The sets must be made anew, because one is too small or is none of shunt's.
+    pub(super) rebuild: Option<Rebuild>,
 }
 
 /// What a transaction deletes to make the sets of a table anew. The table itself stays, with its base
 /// chains, its objects and the entries of session affinity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rebuild {
-    /// The chains whose rules may refer to a set.
-    pub(super) flushed: Vec<String>,
     /// The sets to delete.
     pub(super) sets: Vec<String>,
     /// The chains of other processes to delete.
     pub(super) chains: Vec<String>,
-    /// The sets that stay as they are.
-    pub(super) kept: Vec<Set>,
+    /// The map of session affinity stays as it is.
+    pub(super) keeps_affinity: bool,
+}
+
+impl Table {
+    /// Makes a table with empty sets of these sizes.
+    pub(super) fn new(owner: TableOwner, sizes: Sizes) -> Table {
+        let (chains, timeouts) = Default::default();
+        Table { chains, owner, sizes, has_gone_set: false, timeouts, rebuild: None }
+    }
+
+    /// Returns true if the table has exactly this chain.
+    pub(super) fn has(&self, chain: &Chain) -> bool {
+        self.chains.get(&chain.name).is_some_and(|found| found.as_ref() == Some(chain))
+    }
 }
 
 /// The record of tables, frontends and members in the kernel.
@@ -84,12 +99,24 @@ impl KernelRecord {
         self.tables[family as usize] = state;
     }
 
-    /// Returns the owner of a table; `None` if the table is missing or must be replaced.
-    pub(super) fn owner(&self, family: Family) -> Option<TableOwner> {
+    /// Returns a table; `None` if it is missing or must be replaced.
+    pub(super) fn ours(&self, family: Family) -> Option<&Table> {
         match self.table(family) {
-            TableState::Ours { owner, .. } => Some(*owner),
+            TableState::Ours(table) => Some(table),
             TableState::Absent | TableState::Unusable => None,
         }
+    }
+
+    pub(super) fn ours_mut(&mut self, family: Family) -> Option<&mut Table> {
+        match &mut self.tables[family as usize] {
+            TableState::Ours(table) => Some(table),
+            TableState::Absent | TableState::Unusable => None,
+        }
+    }
+
+    /// Returns the owner of a table; `None` if the table is missing or must be replaced.
+    pub(super) fn owner(&self, family: Family) -> Option<TableOwner> {
+        self.ours(family).map(|table| table.owner)
     }
 
     /// Notes that an empty table replaces this one.
@@ -101,38 +128,18 @@ impl KernelRecord {
 
     /// Notes that the next transaction makes the sets of a table anew.
     pub(super) fn rebuild_table(&mut self, family: Family) {
-        if let TableState::Ours { chains, sizes, rebuild, .. } = &mut self.tables[family as usize] {
-            let bound = chains.iter_mut().filter(|(name, _)| !name.is_for_gone_endpoints());
-            let flushed = bound.map(|(name, chain)| {
-                *chain = None;
-                name.to_string()
-            });
-            let (kept, sets): (Vec<Set>, Vec<Set>) =
-                Set::ALL.into_iter().partition(|set| set.is_dynamic());
-            *rebuild = Some(Box::new(Rebuild {
-                flushed: flushed.collect(),
-                sets: sets.into_iter().map(|set| set.name().to_owned()).collect(),
+        if let Some(table) = self.ours_mut(family) {
+            let bound = table.chains.iter_mut().filter(|(name, _)| !name.is_for_gone_endpoints());
+            bound.for_each(|(_, chain)| *chain = None);
+            let sets = Set::ALL.into_iter().filter(|set| !set.is_dynamic());
+            table.rebuild = Some(Rebuild {
+                sets: sets.map(|set| set.name().to_owned()).collect(),
                 chains: Vec::new(),
-                kept,
-            }));
-            *sizes = Sizes::default();
+                keeps_affinity: true,
+            });
+            table.sizes = Sizes::default();
         }
         self.forget_elements(family);
-    }
-
-    /// Returns what the next transaction deletes to make the sets of a table anew.
-    pub(super) fn rebuild(&self, family: Family) -> Option<&Rebuild> {
-        match self.table(family) {
-            TableState::Ours { rebuild, .. } => rebuild.as_deref(),
-            TableState::Absent | TableState::Unusable => None,
-        }
-    }
-
-    /// Notes that the sets of a table have been made anew.
-    pub(super) fn rebuilt(&mut self, family: Family, new: Sizes) {
-        if let TableState::Ours { sizes, rebuild, .. } = &mut self.tables[family as usize] {
-            (*sizes, *rebuild) = (new, None);
-        }
     }
 
     fn forget_elements(&mut self, family: Family) {
@@ -141,44 +148,6 @@ impl KernelRecord {
         self.members.retain(|member| member.family() != family);
         self.users.retain(|(of, _), _| *of != family);
         self.strays.retain(|stray| stray.family != family);
-    }
-
-    pub(super) fn set_owner(&mut self, family: Family, new: TableOwner) {
-        if let TableState::Ours { owner, .. } = &mut self.tables[family as usize] {
-            *owner = new;
-        }
-    }
-
-    /// Returns the sizes of a table's sets; `None` if the table is missing or must be replaced.
-    pub(super) fn sizes(&self, family: Family) -> Option<&Sizes> {
-        match self.table(family) {
-            TableState::Ours { sizes, .. } => Some(sizes),
-            TableState::Absent | TableState::Unusable => None,
-        }
-    }
-
-    /// Returns true if a table has the set of gone endpoints.
-    pub(super) fn has_gone_set(&self, family: Family) -> bool {
-        matches!(self.table(family), TableState::Ours { has_gone_set: true, .. })
-    }
-
-    /// Notes that the set of gone endpoints exists, or does not.
-    pub(super) fn set_gone_set(&mut self, family: Family, exists: bool) {
-        if let TableState::Ours { has_gone_set, .. } = &mut self.tables[family as usize] {
-            *has_gone_set = exists;
-        }
-    }
-
-    /// Returns true if a table has the object with these timeouts.
-    pub(super) fn has_timeouts(&self, family: Family, wanted: &TcpTimeouts) -> bool {
-        matches!(self.table(family), TableState::Ours { timeouts, .. } if timeouts.contains(wanted))
-    }
-
-    /// Notes that the object with these timeouts exists.
-    pub(super) fn add_timeouts(&mut self, family: Family, new: TcpTimeouts) {
-        if let TableState::Ours { timeouts, .. } = &mut self.tables[family as usize] {
-            timeouts.insert(new);
-        }
     }
 
     /// Returns the gone endpoints of a family. The kernel may have removed those whose time is over.
@@ -194,27 +163,8 @@ impl KernelRecord {
     /// that of IPv4 exists.
     pub(super) fn is_owned(&self) -> bool {
         let mut exist = self.tables.iter().filter(|table| **table != TableState::Absent).peekable();
-        let is_ours =
-            |it: &TableState| matches!(it, TableState::Ours { owner: TableOwner::Ours, .. });
+        let is_ours = |it: &TableState| matches!(it, TableState::Ours(table) if table.owner == TableOwner::Ours);
         exist.peek().is_some() && exist.all(is_ours)
-    }
-
-    /// Returns the chain in the kernel: `None` if it does not exist, `Some(None)` if its rules are
-    /// unknown.
-    pub(super) fn chain(&self, family: Family, name: ChainName) -> Option<Option<&Chain>> {
-        match self.table(family) {
-            TableState::Ours { chains, .. } => chains.get(&name).map(Option::as_ref),
-            TableState::Absent | TableState::Unusable => None,
-        }
-    }
-
-    pub(super) fn set_chain(&mut self, family: Family, name: ChainName, chain: Option<Chain>) {
-        if let TableState::Ours { chains, .. } = &mut self.tables[family as usize] {
-            match chain {
-                Some(chain) => chains.insert(name, Some(chain)),
-                None => chains.remove(&name),
-            };
-        }
     }
 
     pub(super) fn frontend(&self, key: FrontendKey) -> Option<&Slotted> {
@@ -313,20 +263,6 @@ impl KernelRecord {
         self.frontends.keys().copied()
     }
 
-    /// Returns the on-demand chains of a family whose rules may differ, without those for gone
-    /// endpoints.
-    pub(super) fn doubtful_chains(&self, family: Family) -> impl Iterator<Item = ChainName> {
-        let chains = match self.table(family) {
-            TableState::Ours { chains, .. } => Some(chains),
-            TableState::Absent | TableState::Unusable => None,
-        };
-        let chains = chains.into_iter().flatten();
-        let is_doubtful = |(name, chain): &(&ChainName, &Option<Chain>)| {
-            name.is_on_demand() && !name.is_for_gone_endpoints() && chain.is_none()
-        };
-        chains.filter(is_doubtful).map(|(name, _)| *name)
-    }
-
     /// Returns the number of frontends.
     pub(super) fn frontend_count(&self) -> usize {
         self.frontends.len()
@@ -334,19 +270,12 @@ impl KernelRecord {
 
     /// Returns the on-demand chains that no frontend uses.
     pub(super) fn unused_chains(&self) -> BTreeSet<(Family, ChainName)> {
-        let mut unused = BTreeSet::new();
-        for family in Family::ALL {
-            if let TableState::Ours { chains, .. } = self.table(family) {
-                unused.extend(
-                    chains
-                        .keys()
-                        .filter(|name| name.is_on_demand() && !name.is_for_gone_endpoints())
-                        .map(|name| (family, *name))
-                        .filter(|place| !self.users.contains_key(place)),
-                );
-            }
-        }
-        unused
+        let tables = Family::ALL.into_iter().filter_map(|it| Some((it, self.ours(it)?)));
+        let chains =
+            tables.flat_map(|(it, table)| table.chains.keys().map(move |name| (it, *name)));
+        let on_demand =
+            chains.filter(|(_, name)| name.is_on_demand() && !name.is_for_gone_endpoints());
+        on_demand.filter(|place| !self.users.contains_key(place)).collect()
     }
 
     /// Returns a delta with the whole record, for a comparison with the plan.

@@ -162,7 +162,8 @@ impl Dataplane {
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);
         }
-        let rebuilds = |family| current.record.rebuild(family).is_some();
+        let rebuilds =
+            |family| current.record.ours(family).is_some_and(|table| table.rebuild.is_some());
         if Family::ALL.into_iter().any(rebuilds) || !current.moved_affinity.is_empty() {
             // The sets may be large enough without that Service.
             self.state.lose();

@@ -37,7 +37,7 @@ pub struct Snapshot {
     /// The node context of the plan; `None` before the first plan.
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services: the same value until one changes.
-    pub health_checks: Arc<BTreeMap<(ObjectName, Family), HealthCheck>>,
+    pub health_checks: Arc<BTreeSet<HealthCheck>>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The Services whose hash tables or weights would need too many elements.
@@ -154,7 +154,7 @@ fn service_ports(desired: &Desired, quarantined: &[Quarantined]) -> usize {
 impl SpecConflict {
     /// Finds the field of the losing Service in the store.
     #[must_use]
-    pub fn new(conflict: &Conflict, store: &Store) -> SpecConflict {
+    pub fn new(conflict: Conflict, store: &Store) -> SpecConflict {
         let field = match conflict.frontend {
             FrontendKey::NodePort(..) => "spec.ports.nodePort",
             FrontendKey::Address(address, ..) => match store.service(&conflict.loser) {
@@ -163,6 +163,6 @@ impl SpecConflict {
                 _ => "status.loadBalancer.ingress",
             },
         };
-        SpecConflict { conflict: conflict.clone(), field }
+        SpecConflict { conflict, field }
     }
 }

@@ -11,17 +11,18 @@ use super::reading::Reading;
 use super::record::KernelRecord;
 
 /// The dataplane's knowledge of the kernel.
-#[derive(Default)]
 pub(super) enum State {
-    /// Nothing is known, or nothing that was ever equal to the plan.
-    #[default]
-    Unread,
-    /// The record is invalid: another process may have modified the tables, or the result of a
-    /// transaction is unknown. The changes of the plan since then are kept, to distinguish them
-    /// from damage.
-    Lost(PlanDelta),
+    /// There is no record, or it is invalid: another process may have modified the tables, or the
+    /// result of a transaction is unknown.
+    Lost(Difference),
     /// The record is valid.
     Current(Box<Current>),
+}
+
+impl Default for State {
+    fn default() -> State {
+        State::Lost(Difference::Anywhere)
+    }
 }
 
 /// The record, with its possible differences from the plan.
@@ -37,13 +38,16 @@ pub(super) struct Current {
     pub(super) moved_affinity: Vec<(Family, Elements)>,
 }
 
-/// The possible differences between record and plan.
+/// The possible differences between kernel and plan.
+#[derive(Default)]
 pub(super) enum Difference {
+    /// Unknown: the kernel was never read before.
+    #[default]
+    Anywhere,
     /// The changes of the plan since the last commit.
     Planned(PlanDelta),
-    /// Unknown: the kernel was read for the first time.
-    Anywhere,
-    /// Unknown: the kernel was read again. Only these differences are changes of the plan.
+    /// Unknown: the kernel must be or was read again. Only these differences are changes of the plan,
+    /// the others are damage.
     Reread(PlanDelta),
 }
 
@@ -51,55 +55,47 @@ impl State {
     pub(super) fn current(&self) -> Option<&Current> {
         match self {
             State::Current(current) => Some(current),
-            State::Unread | State::Lost(_) => None,
+            State::Lost(_) => None,
         }
     }
 
     pub(super) fn current_mut(&mut self) -> Option<&mut Current> {
         match self {
             State::Current(current) => Some(current),
-            State::Unread | State::Lost(_) => None,
+            State::Lost(_) => None,
+        }
+    }
+
+    fn difference(&mut self) -> &mut Difference {
+        match self {
+            State::Lost(difference) => difference,
+            State::Current(current) => &mut current.difference,
         }
     }
 
     /// Notes changes of the plan.
     pub(super) fn planned(&mut self, touched: PlanDelta) {
-        match self {
-            // The next sync compares the whole plan.
-            State::Unread => {}
-            State::Lost(planned) => planned.merge(touched),
-            State::Current(current) => match &mut current.difference {
-                Difference::Anywhere => {}
-                Difference::Planned(planned) | Difference::Reread(planned) => {
-                    planned.merge(touched);
-                }
-            },
+        if let Difference::Planned(planned) | Difference::Reread(planned) = self.difference() {
+            planned.merge(touched);
         }
     }
 
     /// Invalidates the record: the kernel must be read before the next commit.
     pub(super) fn lose(&mut self) {
-        *self = match std::mem::take(self) {
-            State::Current(current) => match current.difference {
-                Difference::Anywhere => State::Unread,
-                Difference::Planned(planned) | Difference::Reread(planned) => State::Lost(planned),
-            },
+        *self = State::Lost(match std::mem::take(self.difference()) {
+            Difference::Planned(planned) => Difference::Reread(planned),
             other => other,
-        };
+        });
     }
 
     /// Sets the record from a reading, for a comparison with the whole plan, and the affinity
     /// entries of tables that must be replaced.
     pub(super) fn read(&mut self, reading: Reading, moved_affinity: Vec<(Family, Elements)>) {
         self.lose();
-        let difference = match std::mem::take(self) {
-            State::Lost(planned) => Difference::Reread(planned),
-            _ => Difference::Anywhere,
-        };
         *self = State::Current(Box::new(Current {
             generation: reading.generation,
             record: reading.record,
-            difference,
+            difference: std::mem::take(self.difference()),
             stale: Stale::everywhere(),
             moved_affinity,
         }));

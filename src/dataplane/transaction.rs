@@ -1,22 +1,24 @@
 //! One transaction: the difference between plan and record, as messages to the kernel.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
-use nfnetlink::nft::{self, Batch, FinishedBatch, Kernel};
+use nfnetlink::nft::{self, Batch, FinishedBatch};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    Chain, ChainName, Desired, LAYOUT_COMMENT, NodeContext, Set, TABLE, TcpTimeouts, base_chains,
-    on_demand_chain,
+    Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, base_chains, on_demand_chain,
 };
 
-use super::affinity::{Found, Sweep, delete, pools_with_affinity};
-use super::capacity::{self, Sizes, sizes_for};
+use super::Dataplane;
+use super::affinity::{Found, delete, pools_with_affinity};
+use super::capacity::{self, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
-use super::gone::{GoneDelta, Wanted};
+use super::gone::GoneDelta;
 use super::ownership::{OWNED, OwnershipPolicy, TableOwner, add_set, create_table};
-use super::quarantine::{Quarantine, Suspect};
-use super::record::{KernelRecord, Rebuild, TableState};
+use super::quarantine::Suspect;
+use super::record::{Rebuild, Table, TableState};
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
 
@@ -35,32 +37,14 @@ pub struct SyncReport {
     pub repaired: usize,
 }
 
-/// The inputs of a transaction.
-pub(super) struct Inputs<'a> {
-    pub(super) kernel: &'a mut dyn Kernel,
-    pub(super) desired: &'a Desired,
-    pub(super) node_context: &'a NodeContext,
-    pub(super) current: &'a Current,
-    pub(super) quarantine: &'a Quarantine,
-    pub(super) policy: &'a OwnershipPolicy,
-    pub(super) sweep: &'a mut Sweep,
-    pub(super) gone: Wanted<'a>,
-    /// Puts every element in a message of its own, so that a refusal names just one.
-    pub(super) isolated: bool,
-}
-
 /// A transaction, with the new state of the record after its commit.
 pub struct Prepared {
     batch: FinishedBatch,
     delta: Delta,
-    chains: Vec<(Family, Chain)>,
-    created: Vec<(Family, TableOwner, Sizes)>,
-    /// The families whose sets are made anew.
-    rebuilt: Vec<(Family, Sizes)>,
+    /// The changed tables as they are after the commit.
+    tables: Vec<(Family, Table)>,
     /// The families whose table has a set that is too small for the plan.
     pub(super) too_small: Vec<Family>,
-    taken_over: Vec<Family>,
-    timeouts: Vec<(Family, TcpTimeouts)>,
     gone: Vec<(Family, GoneDelta)>,
     repaired: usize,
     /// The affinity entries that may be stale.
@@ -76,104 +60,120 @@ impl Prepared {
         &self.batch
     }
 
-    /// Makes the transaction from the record to the plan, which may be empty.
-    pub(super) fn new(inputs: Inputs<'_>) -> Result<Prepared, nft::Error> {
-        let Inputs { desired, node_context, current, quarantine, policy, .. } = inputs;
+    /// Makes the transaction from the record to the plan, which may be empty. `None` without a record
+    /// or a plan. With `isolated`, every element has a message of its own, so that a refusal names
+    /// just one.
+    pub(super) fn new(
+        dataplane: &mut Dataplane,
+        isolated: bool,
+        now: Instant,
+    ) -> Result<Option<Prepared>, nft::Error> {
+        let Dataplane {
+            kernel,
+            desired,
+            state,
+            quarantine,
+            policy,
+            sweep,
+            gone: gone_endpoints,
+            ..
+        } = dataplane;
+        let (Some(node_context), Some(current)) = (desired.node_context(), state.current()) else {
+            return Ok(None);
+        };
+        let wanted_gone = gone_endpoints.wanted(now);
         let record = &current.record;
         let compared = current.compared(desired);
         let mut batch = Batch::new(None);
-        let mut delta = Delta::between(record, desired, &compared, quarantine, inputs.isolated);
+        let mut delta = Delta::between(record, desired, &compared, quarantine, isolated);
         let mut stale = current.stale.clone();
         stale.merge(&delta.stale);
         let mut later = Stale::default();
-        let mut chains = Vec::new();
-        let mut created = Vec::new();
-        let mut rebuilt = Vec::new();
-        let mut too_small = Vec::new();
-        let mut taken_over = Vec::new();
-        let mut timeouts = Vec::new();
-        let mut gone = Vec::new();
+        let (mut tables, mut too_small, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let mut chains = 0;
         for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
             let table = table_family(family);
             let counts = delta.counts_after(record, family);
-            if record.sizes(family).is_some_and(|it| capacity::too_small(it, &counts).count() > 0) {
+            let owned = policy.creates_owned_tables();
+            // The table after the commit.
+            let mut next = match record.ours(family) {
+                Some(table) => Cow::Borrowed(table),
+                None => {
+                    let owner = if owned { TableOwner::Ours } else { TableOwner::Shared };
+                    Cow::Owned(Table::new(owner, sizes_for(&counts)))
+                }
+            };
+            if capacity::too_small(&next.sizes, &counts).count() > 0 {
                 too_small.push(family);
             }
-            if let Some(rebuild) = record.rebuild(family) {
-                let sizes = sizes_for(&counts);
-                write_rebuild(family, rebuild, &sizes, &mut batch);
-                rebuilt.push((family, sizes));
+            let rebuild = record.ours(family).and_then(|table| table.rebuild.as_ref());
+            if let Some(rebuild) = rebuild {
+                let next = next.to_mut();
+                (next.sizes, next.rebuild) = (sizes_for(&counts), None);
+                write_rebuild(family, rebuild, next, &mut batch);
             }
-            match record.owner(family) {
-                None => {
-                    if *record.table(family) == TableState::Unusable {
-                        batch.delete_table(table, TABLE);
-                    }
-                    let owned = policy.creates_owned_tables();
-                    let sizes = sizes_for(&counts);
-                    create_table(family, if owned { OWNED } else { 0 }, &sizes, &mut batch);
-                    let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
-                    for (_, entries) in entries {
-                        batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
-                    }
-                    let owner = if owned { TableOwner::Ours } else { TableOwner::Shared };
-                    created.push((family, owner, sizes));
+            let has_affinity = rebuild.is_none_or(|rebuild| rebuild.keeps_affinity);
+            let is_new = record.ours(family).is_none();
+            if is_new {
+                if *record.table(family) == TableState::Unusable {
+                    batch.delete_table(table, TABLE);
                 }
-                Some(owner) => {
-                    if owner == TableOwner::Orphan && policy.takes_over() {
-                        taken_over.push(family);
+                create_table(family, if owned { OWNED } else { 0 }, &next.sizes, &mut batch);
+                let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
+                for (_, entries) in entries {
+                    batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
+                }
+            } else if has_affinity && stale.families.contains(&family) {
+                // Frontends in quarantine stay unchanged.
+                let pools = |key| {
+                    if quarantine.holds(Suspect::Frontend(key)) {
+                        return record.frontend(key)?.pools_with_affinity();
                     }
-                    let has_affinity = record
-                        .rebuild(family)
-                        .is_none_or(|rebuild| rebuild.kept.contains(&Set::Affinity));
-                    if has_affinity && stale.families.contains(&family) {
-                        // Frontends in quarantine stay unchanged.
-                        let pools = |key| {
-                            if quarantine.holds(Suspect::Frontend(key)) {
-                                return record.frontend(key)?.pools_with_affinity();
-                            }
-                            desired.frontend(key).and_then(pools_with_affinity)
-                        };
-                        let (kernel, narrowed) = (&mut *inputs.kernel, &stale.narrowed);
-                        match inputs.sweep.find(kernel, family, pools, narrowed)? {
-                            Found::All(entries) => delete(family, &entries, &mut batch),
-                            Found::Later => {
-                                later.families.insert(family);
-                                later.narrowed.clone_from(&stale.narrowed);
-                            }
-                        }
+                    desired.frontend(key).and_then(pools_with_affinity)
+                };
+                match sweep.find(&mut **kernel, family, pools, &stale.narrowed)? {
+                    Found::All(entries) => delete(family, &entries, &mut batch),
+                    Found::Later => {
+                        later.families.insert(family);
+                        later.narrowed.clone_from(&stale.narrowed);
                     }
                 }
             }
-            let wanted =
-                if compared.chains { base_chains(node_context, family) } else { Vec::new() };
+            let own = node_context.options.tcp_timeouts;
+            if let Some(own) = own.filter(|own| !next.timeouts.contains(own)) {
+                batch.add_tcp_timeouts(table, TABLE, &own.name(), own.seconds());
+                next.to_mut().timeouts.insert(own);
+            }
+            let of_family =
+                GoneDelta::between(&next, record.gone(family), (family, is_new), &wanted_gone);
+            of_family.add_set(family, &mut next, &mut batch);
+            let base = if compared.chains { base_chains(node_context, family) } else { Vec::new() };
             let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
             // Also chains that another process modified, without changes of their frontends.
-            let on_demand: BTreeSet<ChainName> =
-                needed.chain(record.doubtful_chains(family)).collect();
-            let own = node_context.options.tcp_timeouts;
-            if let Some(own) = own.filter(|own| !record.has_timeouts(family, own)) {
-                batch.add_tcp_timeouts(table, TABLE, &own.name(), own.seconds());
-                timeouts.push((family, own));
-            }
-            let of_family = GoneDelta::between(record, family, &inputs.gone);
-            of_family.add_set(family, &mut batch);
-            let wanted: Vec<Chain> = wanted
+            let doubtful = next.chains.iter().filter(|(_, chain)| chain.is_none());
+            let doubtful = doubtful.map(|(name, _)| *name).filter(|it| !it.is_for_gone_endpoints());
+            let on_demand: BTreeSet<ChainName> = needed.chain(doubtful).collect();
+            let wanted: Vec<Chain> = base
                 .into_iter()
                 .chain(on_demand.into_iter().filter_map(on_demand_chain))
                 .chain(of_family.chains.iter().cloned())
-                .filter(|chain| record.chain(family, chain.name) != Some(Some(chain)))
+                .filter(|chain| !next.has(chain))
                 .collect();
-            gone.push((family, of_family));
-            write_chains(family, &wanted, record, &mut batch);
-            if taken_over.contains(&family) {
+            chains += wanted.len();
+            write_chains(family, wanted, &mut next, &mut batch);
+            if next.owner == TableOwner::Orphan && policy.takes_over() {
                 // After this message, the kernel adds no base chain (`__NFT_TABLE_F_UPDATE`).
                 batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
+                next.to_mut().owner = TableOwner::Ours;
             }
-            chains.extend(wanted.into_iter().map(|chain| (family, chain)));
+            of_family.end(family, &mut next, &mut batch);
+            gone.push((family, of_family));
+            if let Cow::Owned(table) = next {
+                tables.push((family, table));
+            }
         }
         // Late, because connections between the reading and the commit are not counted.
-        delta.continue_counters(inputs.kernel);
+        delta.continue_counters(&mut **kernel);
         for family in Family::ALL {
             delta.write(family, &mut batch);
         }
@@ -182,26 +182,13 @@ impl Prepared {
         }
         let repaired = match &current.difference {
             Difference::Reread(planned) if !batch.is_empty() => {
-                let chains = if planned.chains { 0 } else { chains.len() };
+                let chains = if planned.chains { 0 } else { chains };
                 delta.beside(planned) + record.strays.len() + chains
             }
             _ => 0,
         };
         let batch = batch.finish();
-        Ok(Prepared {
-            batch,
-            delta,
-            chains,
-            created,
-            rebuilt,
-            too_small,
-            taken_over,
-            timeouts,
-            gone,
-            repaired,
-            stale,
-            later,
-        })
+        Ok(Some(Prepared { batch, delta, tables, too_small, gone, repaired, stale, later }))
     }
 
     /// Returns true if there is nothing to write.
@@ -217,26 +204,11 @@ impl Prepared {
         current.advance();
         current.moved_affinity.clear();
         let record = &mut current.record;
-        for (family, owner, sizes) in self.created {
-            if owner == TableOwner::Ours {
+        for (family, table) in self.tables {
+            if table.owner == TableOwner::Ours {
                 policy.kernel_can = Some(true);
             }
-            let (chains, timeouts, rebuild) = Default::default();
-            let has_gone_set = false;
-            let table = TableState::Ours { chains, owner, sizes, has_gone_set, timeouts, rebuild };
-            record.set_table(family, table);
-        }
-        for (family, sizes) in self.rebuilt {
-            record.rebuilt(family, sizes);
-        }
-        for family in self.taken_over {
-            record.set_owner(family, TableOwner::Ours);
-        }
-        for (family, timeouts) in self.timeouts {
-            record.add_timeouts(family, timeouts);
-        }
-        for (family, chain) in self.chains {
-            record.set_chain(family, chain.name, Some(chain));
+            record.set_table(family, TableState::Ours(table));
         }
         let (mut added, mut deleted) = self.delta.counts();
         self.delta.enter(record);
@@ -250,10 +222,11 @@ impl Prepared {
 }
 
 /// Makes the sets of a table anew, without their elements. The rules that refer to them go first.
-fn write_rebuild(family: Family, rebuild: &Rebuild, sizes: &Sizes, batch: &mut Batch) {
+fn write_rebuild(family: Family, rebuild: &Rebuild, next: &Table, batch: &mut Batch) {
     let table = table_family(family);
-    for chain in &rebuild.flushed {
-        batch.flush_chain(table, TABLE, chain);
+    let own = next.chains.iter().filter(|(_, chain)| chain.is_none());
+    for chain in own.map(|(name, _)| name.to_string()).chain(rebuild.chains.iter().cloned()) {
+        batch.flush_chain(table, TABLE, &chain);
     }
     for set in &rebuild.sets {
         batch.delete_set(table, TABLE, set);
@@ -261,17 +234,17 @@ fn write_rebuild(family: Family, rebuild: &Rebuild, sizes: &Sizes, batch: &mut B
     for chain in &rebuild.chains {
         batch.delete_chain(table, TABLE, chain);
     }
-    let new = Set::ALL.into_iter().filter(|set| !rebuild.kept.contains(set));
-    new.for_each(|set| add_set(family, set, sizes, batch));
+    let new = Set::ALL.into_iter().filter(|set| !(rebuild.keeps_affinity && set.is_dynamic()));
+    new.for_each(|set| add_set(family, set, &next.sizes, batch));
 }
 
 /// Writes all chains before the first rule, so that rules can refer to any chain. Replaces the
 /// rules of existing chains.
-fn write_chains(family: Family, wanted: &[Chain], record: &KernelRecord, batch: &mut Batch) {
+fn write_chains(family: Family, wanted: Vec<Chain>, next: &mut Cow<'_, Table>, batch: &mut Batch) {
     let table = table_family(family);
-    for chain in wanted {
+    for chain in &wanted {
         let name = chain.name.to_string();
-        if record.chain(family, chain.name).is_some() {
+        if next.chains.contains_key(&chain.name) {
             batch.flush_chain(table, TABLE, &name);
         } else {
             batch.add_chain(table, TABLE, &name, chain.base.map(base_chain));
@@ -283,5 +256,6 @@ fn write_chains(family: Family, wanted: &[Chain], record: &KernelRecord, batch: 
             let exprs = expressions(family, rule);
             batch.add_rule(table, TABLE, &name, &exprs, rule.comment.as_deref());
         }
+        next.to_mut().chains.insert(chain.name, Some(chain));
     }
 }

@@ -14,9 +14,6 @@ use super::record::KernelRecord;
 #[derive(Debug, Default)]
 pub(super) struct UnusedChains(BTreeMap<(Family, ChainName), Instant>);
 
-/// Chains that have been unused for long enough for a deletion.
-pub(super) struct Due(Vec<(Family, ChainName)>);
-
 impl UnusedChains {
     /// Returns true if none is noted.
     pub(super) fn is_empty(&self) -> bool {
@@ -29,7 +26,7 @@ impl UnusedChains {
         record: &KernelRecord,
         now: Instant,
         keep: impl Fn(ChainName) -> Duration,
-    ) -> Option<Due> {
+    ) -> Vec<(Family, ChainName)> {
         let unused = record.unused_chains();
         self.0.retain(|chain, _| unused.contains(chain));
         for chain in unused {
@@ -39,27 +36,24 @@ impl UnusedChains {
             now.checked_duration_since(since).is_some_and(|unused| unused >= keep(chain))
         };
         let due = self.0.iter().filter(|((_, chain), since)| is_due(*chain, **since));
-        let due: Vec<(Family, ChainName)> = due.map(|(chain, _)| *chain).collect();
-        (!due.is_empty()).then_some(Due(due))
+        due.map(|(chain, _)| *chain).collect()
     }
 
     /// Notes that the kernel has deleted the chains.
-    pub(super) fn deleted(&mut self, due: Due, record: &mut KernelRecord) {
-        for (family, name) in due.0 {
-            record.set_chain(family, name, None);
+    pub(super) fn deleted(&mut self, due: Vec<(Family, ChainName)>, record: &mut KernelRecord) {
+        for (family, name) in due {
+            record.ours_mut(family).and_then(|table| table.chains.remove(&name));
             self.0.remove(&(family, name));
         }
     }
 }
 
-impl Due {
-    /// Returns the transaction that deletes the chains.
-    pub(super) fn batch(&self) -> FinishedBatch {
-        let mut batch = Batch::new(None);
-        // Balancers with affinity refer to those without, and sort after them.
-        for (family, name) in self.0.iter().rev() {
-            batch.delete_chain(table_family(*family), TABLE, &name.to_string());
-        }
-        batch.finish()
+/// Returns the transaction that deletes chains, in order.
+pub(super) fn deletion(chains: &[(Family, ChainName)]) -> FinishedBatch {
+    let mut batch = Batch::new(None);
+    // Balancers with affinity refer to those without, and sort after them.
+    for (family, name) in chains.iter().rev() {
+        batch.delete_chain(table_family(*family), TABLE, &name.to_string());
     }
+    batch.finish()
 }

@@ -69,21 +69,19 @@ impl Verdict {
     }
 }
 
-/// Is called with an element of a verdict map: its frontend, and the pools that the map leads to.
-pub type EachVerdict<'a> = dyn FnMut(FrontendKey, Pools, &DumpedElement<'_>) + 'a;
-
-/// Lists the elements of all verdict maps, some perhaps more than once. While the kernel resizes a
-/// map, or others commit all the time, the listing may lack elements: see [`look_up_verdicts`].
+/// Returns the verdicts of all frontends, from listings of the verdict maps. While the kernel resizes a
+/// map, or others commit all the time, some may be missing: see [`add_verdicts`].
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn list_verdicts(kernel: &mut dyn Kernel, each: &mut EachVerdict<'_>) -> Result<(), Error> {
+pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
+    let mut found = Verdicts::default();
     for family in Family::ALL {
         for pools in Pools::ALL {
             let map = pools.verdicts();
             let listed = list_again(kernel, family, map.name(), &mut |element| {
                 if let Some(Key::Frontend(key)) = decode_key(family, map, element.key, None) {
-                    each(key, pools, &element);
+                    found.entry(key).or_default().note(key, pools, &element);
                 }
             });
             match listed {
@@ -93,46 +91,6 @@ pub fn list_verdicts(kernel: &mut dyn Kernel, each: &mut EachVerdict<'_>) -> Res
             }
         }
     }
-    Ok(())
-}
-
-/// Looks up single elements of verdict maps, and calls `each` with those that exist.
-///
-/// # Errors
-/// If the kernel does not answer.
-pub fn look_up_verdicts(
-    kernel: &mut dyn Kernel,
-    wanted: &[(FrontendKey, Pools)],
-    each: &mut EachVerdict<'_>,
-) -> Result<(), Error> {
-    for family in Family::ALL {
-        for pools in Pools::ALL {
-            let of_map = |(key, of): &&(FrontendKey, Pools)| *of == pools && key.family() == family;
-            let keys: Vec<FrontendKey> =
-                wanted.iter().filter(of_map).map(|(key, _)| *key).collect();
-            let encoded: Vec<Bytes> =
-                keys.iter().map(|key| encode_key(Key::Frontend(*key))).collect();
-            if encoded.is_empty() {
-                continue;
-            }
-            let found = look_up(kernel, family, pools.verdicts(), &encoded)?;
-            for (key, element) in keys.into_iter().zip(&found) {
-                element.iter().for_each(|element| each(key, pools, &element.as_listed()));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Returns the verdicts of all frontends, of which the dump of a resized map may lack some.
-///
-/// # Errors
-/// If the kernel does not answer.
-pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
-    let mut found = Verdicts::default();
-    list_verdicts(kernel, &mut |key, pools, element| {
-        found.entry(key).or_default().note(key, pools, element);
-    })?;
     Ok(found)
 }
 
@@ -145,15 +103,25 @@ pub fn add_verdicts(
     keys: &[FrontendKey],
     found: &mut Verdicts,
 ) -> Result<(), Error> {
-    let wanted: Vec<(FrontendKey, Pools)> = keys.iter().flat_map(|key| both_pools(*key)).collect();
-    look_up_verdicts(kernel, &wanted, &mut |key, pools, element| {
-        found.entry(key).or_default().note(key, pools, element);
-    })
-}
-
-/// Returns the pools of a frontend and of its short circuit, whose elements both count.
-#[must_use]
-pub fn both_pools(key: FrontendKey) -> [(FrontendKey, Pools); 2] {
-    let (main, short_circuit) = Frontend::pools_of(key);
-    [(key, main), (key, short_circuit)]
+    for family in Family::ALL {
+        for pools in Pools::ALL {
+            let is_in_map = |key: &&FrontendKey| {
+                let (main, short_circuit) = Frontend::pools_of(**key);
+                key.family() == family && [main, short_circuit].contains(&pools)
+            };
+            let keys: Vec<FrontendKey> = keys.iter().filter(is_in_map).copied().collect();
+            let encoded: Vec<Bytes> =
+                keys.iter().map(|key| encode_key(Key::Frontend(*key))).collect();
+            if encoded.is_empty() {
+                continue;
+            }
+            let elements = look_up(kernel, family, pools.verdicts(), &encoded)?;
+            for (key, element) in keys.into_iter().zip(elements) {
+                if let Some(element) = element {
+                    found.entry(key).or_default().note(key, pools, &element.as_listed());
+                }
+            }
+        }
+    }
+    Ok(())
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use foldhash::{HashSet, HashSetExt as _};
-use nfnetlink::conntrack::{self, Entry, Filter};
+use nfnetlink::conntrack::{self, Connection, Destination};
 use nix::errno::Errno;
 use shunt_core::model::{Family, Protocol};
 
@@ -57,7 +56,7 @@ impl Conntrack {
     /// # Errors
     /// If the kernel does not answer.
     pub fn load(&mut self) -> Result<(), Error> {
-        self.0.list(nfnetlink::Family::Ip, &[filter(Some(0))], |_| {})
+        self.0.connections_to(nfnetlink::Family::Ip, &to(Some(0)), |_| {})
     }
 
     /// Deletes the stale entries of a family.
@@ -71,17 +70,16 @@ impl Conntrack {
         &mut self,
         family: Family,
         sweep: &Sweep,
-        is_permitted: &mut dyn FnMut(&Entry) -> bool,
+        is_permitted: &mut dyn FnMut(&Connection) -> bool,
     ) -> Result<Report, Error> {
         let started = Instant::now();
         let mut listed = 0;
-        let mut stale = HashSet::new();
-        let ports = sweep.ports(family);
-        if !ports.is_empty() {
-            self.0.list(netlink(family), &filters(&ports), |entry| {
+        let mut stale = Vec::new();
+        for destination in destinations(&sweep.ports(family)) {
+            self.0.connections_to(netlink(family), &destination, |entry| {
                 listed += 1;
                 if sweep.is_stale(&entry) {
-                    stale.insert(entry);
+                    stale.push(entry);
                 }
             })?;
         }
@@ -102,14 +100,14 @@ fn netlink(family: Family) -> nfnetlink::Family {
     }
 }
 
-/// Returns the filters for entries of UDP to these ports.
-fn filters(ports: &BTreeSet<u16>) -> Vec<Filter> {
+/// Returns what to list, for entries of UDP to these ports.
+fn destinations(ports: &BTreeSet<u16>) -> Vec<Destination> {
     if ports.len() > MAX_FILTERED_DUMPS {
-        return vec![filter(None)];
+        return vec![to(None)];
     }
-    ports.iter().map(|port| filter(Some(*port))).collect()
+    ports.iter().map(|port| to(Some(*port))).collect()
 }
 
-fn filter(port: Option<u16>) -> Filter {
-    Filter { protocol: Protocol::Udp.number(), port }
+fn to(port: Option<u16>) -> Destination {
+    Destination { protocol: Protocol::Udp.number(), address: None, port }
 }

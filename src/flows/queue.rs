@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nfnetlink::conntrack::Entry;
+use nfnetlink::conntrack::Connection;
 
 use super::Sweep;
 
@@ -169,7 +169,7 @@ impl Queue {
     /// Returns true if an announced commit or a waiting sweep allows the flow. The announcement of a
     /// commit is older than all flows that follow its rules. So after a listing, the queue has the
     /// announcements for all listed entries.
-    pub(super) fn permits(&mut self, entry: &Entry) -> bool {
+    pub(super) fn permits(&mut self, entry: &Connection) -> bool {
         self.receive_all();
         [&self.waiting, &self.upcoming].into_iter().flatten().any(|sweep| sweep.permits(entry))
     }
@@ -179,11 +179,11 @@ impl Queue {
 mod tests {
     use std::collections::BTreeSet;
 
-    use nfnetlink::conntrack::Tuple;
     use shunt_core::model::{Backend, Protocol};
     use shunt_core::plan::{Flow, Flows, FrontendKey};
 
     use super::*;
+    use crate::flows::sweep::tests::entry_of;
 
     const FRONTEND: &str = "10.96.0.10:53";
     const NONE: [u16; 0] = [];
@@ -197,14 +197,9 @@ mod tests {
         Sweep::new(Flows::from_iter([(key, Flow { serving, search: true })]), BTreeSet::new())
     }
 
-    fn entry(port: u16) -> Entry {
-        let client = "192.0.2.1:40000".parse().expect("address:port");
-        let endpoint = ([10, 244, 0, 1], port).into();
-        let original =
-            Tuple { source: client, destination: FRONTEND.parse().expect("address:port") };
-        let reply = Tuple { source: endpoint, destination: client };
-        let (zoned, replied, id) = (false, false, [0, 0, 0, 1]);
-        Entry { protocol: 17, original, reply, zoned, replied, id }
+    fn entry(port: u16) -> Connection {
+        let endpoint = format!("10.244.0.1:{port}");
+        entry_of(17, "192.0.2.1:40000", FRONTEND, &endpoint)
     }
 
     /// Returns which of these ports the announced commits allow.

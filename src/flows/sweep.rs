@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use nfnetlink::conntrack::Entry;
+use nfnetlink::conntrack::Connection;
 use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
 use shunt_core::plan::{Flow, Flows, FrontendKey};
 
@@ -48,19 +48,19 @@ impl Sweep {
 
     /// Returns true if the entry must be deleted.
     #[must_use]
-    pub fn is_stale(&self, entry: &Entry) -> bool {
-        !entry.zoned && self.flow(entry).is_some_and(|flow| !serves(flow, entry))
+    pub fn is_stale(&self, entry: &Connection) -> bool {
+        entry.zone == 0 && self.flow(entry).is_some_and(|flow| !serves(flow, entry))
     }
 
     /// Returns true if the entry leads from one of the frontends to one of its backends.
     #[must_use]
-    pub fn permits(&self, entry: &Entry) -> bool {
+    pub fn permits(&self, entry: &Connection) -> bool {
         self.flow(entry).is_some_and(|flow| serves(flow, entry))
     }
 
     /// Returns the backends of the frontend that a client of UDP sent to; `None` if the sweep does not
     /// include the frontend.
-    fn flow(&self, entry: &Entry) -> Option<&Flow> {
+    fn flow(&self, entry: &Connection) -> Option<&Flow> {
         let protocol = Protocol::Udp;
         if entry.protocol != protocol.number() {
             return None;
@@ -92,28 +92,41 @@ impl Sweep {
 }
 
 /// Returns true if the answers of an entry come from a backend of the flow.
-fn serves(flow: &Flow, entry: &Entry) -> bool {
+fn serves(flow: &Flow, entry: &Connection) -> bool {
     let answers_from =
         Backend { address: entry.reply.source.ip(), port: entry.reply.source.port() };
     flow.serving.binary_search(&answers_from).is_ok()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::SocketAddr;
 
-    use nfnetlink::conntrack::Tuple;
+    use nfnetlink::conntrack::{Status, Tuple};
 
     use super::*;
 
     const UDP: u8 = 17;
 
     /// Returns an entry like from a dump, with its client, destination and answering address.
-    fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
+    pub(in crate::flows) fn entry_of(
+        protocol: u8,
+        client: &str,
+        destination: &str,
+        endpoint: &str,
+    ) -> Connection {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry { protocol, original, reply, zoned: false, replied: true, id: [0, 0, 0, 1] }
+        Connection {
+            protocol,
+            original,
+            reply,
+            state: None,
+            status: Status::SEEN_REPLY,
+            zone: 0,
+            id: [0, 0, 0, 1],
+        }
     }
 
     fn backends(list: &[&str]) -> Flow {
@@ -194,7 +207,7 @@ mod tests {
         }
         let entry = entry_of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
         assert!(sweep().is_stale(&entry));
-        assert!(!sweep().is_stale(&Entry { zoned: true, ..entry }));
+        assert!(!sweep().is_stale(&Connection { zone: 5, ..entry }));
     }
 
     #[test]

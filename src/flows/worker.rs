@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use nfnetlink::conntrack::Entry;
+use nfnetlink::conntrack::Connection;
 use nix::errno::Errno;
 use shunt_core::model::Family;
 use tracing::{info, warn};
@@ -30,7 +30,7 @@ pub fn spawn(
     report: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Sweeps> {
     let (sweeps, queue) = queue::channel();
-    let run = move |family, sweep: &Sweep, is_permitted: &mut dyn FnMut(&Entry) -> bool| {
+    let run = move |family, sweep: &Sweep, is_permitted: &mut dyn FnMut(&Connection) -> bool| {
         conntrack.sweep(family, sweep, is_permitted)
     };
     let mut worker = Worker { run, report, queue };
@@ -102,7 +102,7 @@ enum Outcome {
 
 impl<S, R> Worker<S, R>
 where
-    S: FnMut(Family, &Sweep, &mut dyn FnMut(&Entry) -> bool) -> Result<Report, Error>,
+    S: FnMut(Family, &Sweep, &mut dyn FnMut(&Connection) -> bool) -> Result<Report, Error>,
     R: FnMut(Report),
 {
     fn run(&mut self) {
@@ -131,7 +131,7 @@ where
         let mut outcome = Outcome::Complete;
         let mut troubles = Vec::new();
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
-            let is_permitted = &mut |entry: &Entry| self.queue.permits(entry);
+            let is_permitted = &mut |entry: &Connection| self.queue.permits(entry);
             outcome = outcome.max(match (self.run)(family, sweep, is_permitted) {
                 Ok(report) => {
                     let trouble = report.trouble();
@@ -144,7 +144,7 @@ where
                     troubles.push(format!("{family}: {error}"));
                     match error {
                         // Without `nf_conntrack_netlink`.
-                        Error::Refused { errno: Errno::EINVAL, .. } => Outcome::Refused,
+                        Error::Request { errno: Errno::EINVAL, .. } => Outcome::Refused,
                         _ => Outcome::Failed,
                     }
                 }
@@ -174,11 +174,11 @@ mod tests {
     use std::collections::BTreeSet;
     use std::net::IpAddr;
 
-    use nfnetlink::conntrack::Tuple;
     use shunt_core::model::{Backend, Protocol};
     use shunt_core::plan::{Flow, Flows, FrontendKey};
 
     use super::*;
+    use crate::flows::sweep::tests::entry_of;
 
     /// A sweep of one frontend with this number of endpoints.
     fn sweep(address: &str, endpoints: u16, search: bool) -> Sweep {
@@ -238,23 +238,15 @@ mod tests {
         let unswept = sweeps.unswept();
         let mut answers =
             vec![Err(Errno::EPERM), Err(Errno::EINVAL), Ok(Some((3, Errno::EBUSY))), Ok(None)];
-        let (client, frontend) = (([192, 0, 2, 1], 40_000).into(), ([10, 96, 0, 2], 53).into());
-        let entry = Entry {
-            protocol: Protocol::Udp.number(),
-            original: Tuple { source: client, destination: frontend },
-            reply: Tuple { source: ([10, 96, 0, 2], 0).into(), destination: client },
-            zoned: false,
-            replied: false,
-            id: [0, 0, 0, 1],
-        };
+        let entry = entry_of(17, "192.0.2.1:40000", "10.96.0.2:53", "10.96.0.2:0");
         let mut is_first = true;
-        let run = |family, _: &Sweep, is_permitted: &mut dyn FnMut(&Entry) -> bool| {
+        let run = |family, _: &Sweep, is_permitted: &mut dyn FnMut(&Connection) -> bool| {
             assert_eq!(is_permitted(&entry), !std::mem::take(&mut is_first));
             sweeps.announce(|| sweep("10.96.0.2", 1, true));
             assert!(is_permitted(&entry), "the announced commit allows the flow");
             let request = "list entries";
             let refused = answers.remove(0);
-            let refused = refused.map_err(|errno| Error::Refused { request, errno })?;
+            let refused = refused.map_err(|errno| Error::Request { request, errno })?;
             Ok(Report { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
         };
         let mut worker = Worker { run, report: |_| {}, queue };

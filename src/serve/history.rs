@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 
 use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
-use shunt_core::model::{Change, ChangeBatch, ObjectName, Service, Store};
+use shunt_core::model::{Change, ChangeBatch, Kind, ObjectName, Service, Store};
 
 use super::status::Time;
 use crate::dataplane::Snapshot;
@@ -172,9 +172,9 @@ impl Entry {
 fn concerned(before: &Change, now: &Store) -> Option<ObjectName> {
     match before {
         Change::Service(service) => Some(service.name.clone()),
-        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => Some(name.clone()),
+        Change::ServiceIgnored(name, _) | Change::Gone(Kind::Service, name) => Some(name.clone()),
         Change::Slice(slice) => slice.service_name(),
-        Change::SliceGone(name) => now.slice(name)?.service_name(),
+        Change::Gone(Kind::EndpointSlice, name) => now.slice(name)?.service_name(),
         _ => None,
     }
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 
+use super::metrics::{Counted, Gauge, Metrics};
+
 /// Called once for each port of a Service that the agent cannot bind.
 pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
 
@@ -37,37 +39,56 @@ pub struct UnboundServer {
     pub reason: String,
 }
 
-/// The addresses that cannot be bound. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct UnboundPorts(Arc<Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>>);
-
-impl UnboundPorts {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, (ObjectName, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl UnboundPort {
+    pub(super) fn new(service: &ObjectName, address: SocketAddr, error: &io::Error) -> UnboundPort {
+        let (service, address) = (service.to_string(), address.to_string());
+        UnboundPort { service, address, reason: error.to_string() }
     }
+}
 
-    /// Returns each address with its Service and the error.
+type Ports<T> = BTreeMap<(SocketAddr, Gauge), T>;
+
+/// The ports that cannot be bound, which gauges count. Clones share them.
+#[derive(Clone)]
+pub struct UnboundPorts<T> {
+    metrics: Metrics,
+    ports: Arc<Mutex<Ports<T>>>,
+}
+
+/// A listed port. Dropping this removes it from the list.
+pub(super) struct Unbound<T: Clone> {
+    all: UnboundPorts<T>,
+    key: (SocketAddr, Gauge),
+    _counted: Counted,
+}
+
+impl<T: Clone> UnboundPorts<T> {
+    /// Makes an empty list.
     #[must_use]
-    pub fn list(&self) -> Vec<UnboundPort> {
-        let port = |(address, (service, reason)): (&SocketAddr, &(ObjectName, String))| {
-            let (service, address) = (service.to_string(), address.to_string());
-            UnboundPort { service, address, reason: reason.clone() }
-        };
-        self.lock().iter().map(port).collect()
+    pub fn new(metrics: Metrics) -> UnboundPorts<T> {
+        UnboundPorts { metrics, ports: Arc::default() }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.lock().len()
+    fn lock(&self) -> MutexGuard<'_, Ports<T>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an address. Returns true unless it was there for the same Service.
-    pub(super) fn add(&self, address: SocketAddr, service: &ObjectName, error: &io::Error) -> bool {
-        let before = self.lock().insert(address, (service.clone(), error.to_string()));
-        before.is_none_or(|(before, _)| before != *service)
+    /// Adds a port to the list and to this gauge.
+    pub(super) fn add(&self, address: SocketAddr, gauge: Gauge, port: T) -> Unbound<T> {
+        let key = (address, gauge);
+        self.lock().insert(key, port);
+        Unbound { all: self.clone(), key, _counted: self.metrics.count(gauge) }
     }
 
-    /// Removes an address. Returns true if it was there.
-    pub(super) fn remove(&self, address: SocketAddr) -> bool {
-        self.lock().remove(&address).is_some()
+    /// Returns all of them, ordered by address.
+    #[must_use]
+    pub fn list(&self) -> Vec<T> {
+        self.lock().values().cloned().collect()
+    }
+}
+
+impl<T: Clone> Drop for Unbound<T> {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.key);
     }
 }

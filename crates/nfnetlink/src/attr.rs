@@ -6,7 +6,6 @@
 //! let mut buffer = Vec::new();
 //! nest(&mut buffer, 4, |inside| put_be32(inside, 1, 80));
 //! let outer = Attrs::new(&buffer).find(4).expect("what was written");
-//! assert!(outer.nested);
 //! assert_eq!(outer.children().find(1).and_then(|port| port.be32()), Some(80));
 //! // The length says eight bytes, and there are six.
 //! assert_eq!(Attrs::new(&[8, 0, 1, 0, 0, 0]).next(), None);
@@ -19,8 +18,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Attr<'a> {
     /// The attribute's type (`nla_type`), without the flag bits.
     pub kind: u16,
-    /// True if the sender marked the payload as nested attributes (`NLA_F_NESTED`).
-    pub nested: bool,
     /// The bytes after the header of four bytes, without padding.
     pub payload: &'a [u8],
 }
@@ -72,6 +69,24 @@ impl<'a> Attrs<'a> {
         Iterator::find(&mut self.clone(), |a| a.kind == kind)
     }
 
+    /// Returns the first unread attribute of that type as a `u32` in network byte order.
+    #[must_use]
+    pub fn be32(&self, kind: u16) -> Option<u32> {
+        self.find(kind)?.be32()
+    }
+
+    /// Returns the first unread attribute of that type as a `u64` in network byte order.
+    #[must_use]
+    pub fn be64(&self, kind: u16) -> Option<u64> {
+        self.find(kind)?.be64()
+    }
+
+    /// Returns the first unread attribute of that type as text.
+    #[must_use]
+    pub fn text(&self, kind: u16) -> Option<&'a str> {
+        self.find(kind)?.text()
+    }
+
     /// Returns the offset of the unread part in `of`, the slice that the iterator was made from, in
     /// bytes.
     pub fn offset_in(&self, of: &[u8]) -> usize {
@@ -88,11 +103,7 @@ impl<'a> Iterator for Attrs<'a> {
         let kind = u16::from_ne_bytes([k0, k1]);
         let payload = self.rest.get(4..length)?;
         self.rest = self.rest.get(align(length)..).unwrap_or(&[]);
-        Some(Attr {
-            kind: kind & libc::NLA_TYPE_MASK as u16,
-            nested: kind & libc::NLA_F_NESTED as u16 != 0,
-            payload,
-        })
+        Some(Attr { kind: kind & libc::NLA_TYPE_MASK as u16, payload })
     }
 }
 

@@ -4,6 +4,9 @@ use std::io;
 
 use nix::errno::Errno;
 
+use crate::Family;
+use crate::nft::Refusal;
+
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -35,9 +38,9 @@ pub enum Error {
     /// The answer lacks a required part.
     #[error("the kernel's answer is malformed: {0}")]
     Malformed(&'static str),
-    /// The kernel refused a request.
+    /// The kernel refused a request other than a transaction.
     #[error("the kernel refused to {request}: {errno}")]
-    Refused {
+    Request {
         /// The request.
         request: &'static str,
         /// The kernel's answer.
@@ -46,6 +49,26 @@ pub enum Error {
     /// The objects changed while the kernel listed them, so that some may be missing.
     #[error("the listing is incomplete, because its objects changed meanwhile")]
     Interrupted,
+    /// The rules of the namespace are not those of the expected generation any more. Nothing was
+    /// applied.
+    #[error("another process changed the rules since they were last read")]
+    StaleGeneration,
+    /// A table belongs to another socket, which alone may change it.
+    #[error(
+        "the table {family} {table} belongs to another process (netlink port {port}, mostly its \
+         process id), which alone may change it: end that one first"
+    )]
+    Owned {
+        /// The family of the table.
+        family: Family,
+        /// Its name.
+        table: String,
+        /// The netlink port of the owner.
+        port: u32,
+    },
+    /// The kernel refused the whole transaction; nothing was applied.
+    #[error("nf_tables refused the transaction, nothing was applied: {}", join(.0))]
+    Refused(Vec<Refusal>),
 }
 
 impl Error {
@@ -70,4 +93,15 @@ impl From<Error> for io::Error {
             other => io::Error::other(other),
         }
     }
+}
+
+fn join(refusals: &[Refusal]) -> String {
+    /// The number of refusals in an error: one cause can make many messages fail.
+    const MAX_SHOWN: usize = 3;
+    let mut text =
+        refusals.iter().take(MAX_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if refusals.len() > MAX_SHOWN {
+        text.push_str(&format!("; and {} more", refusals.len() - MAX_SHOWN));
+    }
+    text
 }

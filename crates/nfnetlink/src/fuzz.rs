@@ -2,7 +2,7 @@
 
 use crate::Family;
 use crate::attr::Attrs;
-use crate::conntrack::{Connection, Entry};
+use crate::conntrack::Connection;
 use crate::message::messages;
 use crate::nft::{
     Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
@@ -31,7 +31,6 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = AttachedChain::parse(&message);
         let _ = TraceEvent::parse(&message).map(|event| event.verdict.to_string());
         let attrs = message.attrs();
-        let _ = crate::hooks::HookFunction::parse(&attrs);
         crate::nft::fuzz_judge(&attrs);
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");
@@ -43,11 +42,10 @@ pub fn fuzz(bytes: &[u8]) {
         for list in attrs.clone() {
             let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
         }
-        let _ = Connection::parse(&attrs).map(|it| it.state.map(|state| state.to_string()));
-        if let Some(entry) = Entry::parse(&attrs) {
+        if let Some(connection) = Connection::parse(&attrs) {
             let mut name = Vec::new();
-            entry.put_name(&mut name);
-            assert!(Attrs::new(&name).next().is_some(), "{entry:?}");
+            connection.put_name(&mut name);
+            assert!(Attrs::new(&name).next().is_some(), "{connection:?}");
         }
     }
 }

@@ -37,7 +37,7 @@ impl Generic {
     /// Returns the number of a family. The kernel may load the family's module for that.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `ENOENT` if there is none of that name.
+    /// [`Error::Request`] with `ENOENT` if there is none of that name.
     pub fn family(&mut self, name: &str) -> Result<u16, Error> {
         let find = Request { name: "find the family", kind: GENL_ID_CTRL, flags: 0 };
         let body = |body: &mut Vec<u8>| {

@@ -8,7 +8,6 @@ mod family;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
 pub mod generic;
-pub mod hooks;
 pub mod message;
 pub mod nft;
 pub mod route;

@@ -163,7 +163,7 @@ impl SockDiag {
     /// a module to answer, such as `tcp_diag`.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `ENOENT` if the kernel does not have that module.
+    /// [`Error::Request`] with `ENOENT` if the kernel does not have that module.
     pub fn waiting(&mut self, transport: Transport) -> Result<Vec<WaitingSocket>, Error> {
         let list = Request::dump("list sockets", BY_FAMILY);
         let state = transport.waiting_state();

@@ -164,7 +164,7 @@ impl Socket {
     /// Sends a request and calls `each` with every message of the answer.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error. [`Error::Interrupted`] after the last message of
+    /// [`Error::Request`] with the kernel's error. [`Error::Interrupted`] after the last message of
     /// a dump, if objects changed meanwhile.
     pub fn request(
         &mut self,
@@ -186,7 +186,7 @@ impl Socket {
     /// or the kernel has no room for a part of it.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error; [`Error::Interrupted`] if every attempt is
+    /// [`Error::Request`] with the kernel's error; [`Error::Interrupted`] if every attempt is
     /// interrupted.
     pub fn list<Objects: IntoIterator>(
         &mut self,
@@ -232,7 +232,7 @@ impl Socket {
     /// the last part. Does not report whether objects changed between two parts.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the kernel's error, which ends the answer.
+    /// [`Error::Request`] with the kernel's error, which ends the answer.
     pub fn next_part(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
         let Request { name: request, flags, .. } = self.request;
         let mut interrupted = false;
@@ -248,7 +248,7 @@ impl Socket {
                     interrupted = true;
                     Some(Ok(()))
                 }
-                Some(errno) => Some(Err(Error::Refused { request, errno: Errno::from_raw(errno) })),
+                Some(errno) => Some(Err(Error::Request { request, errno: Errno::from_raw(errno) })),
             }
         })?;
         self.interrupted |= interrupted;
@@ -256,18 +256,19 @@ impl Socket {
         end.map_or(Ok(true), |end| end.map(|()| false))
     }
 
-    /// Sends one request per item in a single call, waits for the last result, and calls `refused`
-    /// with each error. An error takes up to 1 KiB of the receive buffer, so 128 items fit the
+    /// Sends one request per item in a single call, waits for the last result, and calls `each` with
+    /// the position of an item and its answer or error; a change has no answer. An error takes up to
+    /// 1 KiB of the receive buffer and an answer some 5 KiB, so 128 changes or 32 queries fit the
     /// kernel's default.
     ///
     /// # Errors
     /// [`Error::Send`], [`Error::TooLarge`] or [`Error::Receive`] if the socket fails.
-    pub fn order_all<T>(
+    pub fn request_all<T>(
         &mut self,
         kind: u16,
         items: &[T],
         mut body: impl FnMut(&T, &mut Vec<u8>),
-        mut refused: impl FnMut(Errno),
+        mut each: impl FnMut(usize, Result<Message<'_>, Errno>),
     ) -> Result<(), Error> {
         let mut bytes = Vec::new();
         let first = self.sequence.wrapping_add(1).max(1);
@@ -284,51 +285,14 @@ impl Socket {
         self.send(&bytes)?;
         let last = self.sequence;
         let mut answer = |message: Message<'_>| {
-            match message.error_code() {
-                None | Some(0) => {}
-                Some(errno) => refused(Errno::from_raw(errno)),
-            }
-            (message.sequence == last).then_some(())
-        };
-        while self.receive_answers(first, &mut answer)?.is_none() {}
-        Ok(())
-    }
-
-    /// Sends one query per item in a single call, and calls `each` with the position of the item and
-    /// either the answer or the error. An answer takes some 5 KiB of the receive buffer, so 32 items
-    /// fit the kernel's default.
-    ///
-    /// # Errors
-    /// [`Error::Send`], [`Error::TooLarge`] or [`Error::Receive`] if the socket fails.
-    pub fn query_all<T>(
-        &mut self,
-        kind: u16,
-        items: &[T],
-        mut body: impl FnMut(&T, &mut Vec<u8>),
-        mut each: impl FnMut(usize, Result<Message<'_>, Errno>),
-    ) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        let mut first = None;
-        for item in items {
-            let sequence = self.next_sequence();
-            first = first.or(Some(sequence));
-            message::put(&mut bytes, kind, libc::NLM_F_ACK as u16, sequence, |it| body(item, it));
-        }
-        let Some(first) = first else { return Ok(()) };
-        self.send(&bytes)?;
-        let last = self.sequence;
-        // The acknowledgement of a query follows its answer.
-        let mut answer = |message: Message<'_>| {
             let position = message.sequence.wrapping_sub(first) as usize;
-            match message.error_code() {
+            let code = message.error_code();
+            match code {
                 None => each(position, Ok(message)),
-                Some(0) => return (message.sequence == last).then_some(()),
-                Some(errno) => {
-                    each(position, Err(Errno::from_raw(errno)));
-                    return (message.sequence == last).then_some(());
-                }
+                Some(0) => {}
+                Some(errno) => each(position, Err(Errno::from_raw(errno))),
             }
-            None
+            (code.is_some() && message.sequence == last).then_some(())
         };
         while self.receive_answers(first, &mut answer)?.is_none() {}
         Ok(())
@@ -512,11 +476,14 @@ mod tests {
             body.extend_from_slice(&[0; 16]);
             crate::attr::put_text(body, libc::IFLA_IFNAME, name);
         };
-        socket.order_all(libc::RTM_DELLINK, &names, body, |errno| refused.push(errno))?;
+        let mut order = |names: &[&str]| {
+            let each = |_, answer: Result<Message<'_>, Errno>| refused.extend(answer.err());
+            socket.request_all(libc::RTM_DELLINK, names, body, each)
+        };
+        order(&names)?;
+        order(&[])?;
         assert_eq!(refused.len(), names.len());
         assert!(refused.iter().all(|errno| *errno == refused[0]), "{refused:?}");
-        socket.order_all(libc::RTM_DELLINK, &[""; 0], body, |errno| refused.push(errno))?;
-        assert_eq!(refused.len(), names.len());
         Ok(())
     }
 

@@ -7,7 +7,6 @@
 //! `include/uapi/linux/netfilter/x_tables.h`.
 #![allow(unsafe_code, reason = "getsockopt with structures of ip_tables, which nix does not have")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -51,12 +50,7 @@ const ERROR_TARGET: &[u8] = b"ERROR\0";
 /// # Errors
 /// If the kernel refuses to dump a table, for example without CAP_NET_ADMIN.
 pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
-    let mut chains = Vec::new();
-    for name in legacy_tables(family)? {
-        let table = dump(family, &name)?;
-        chains.extend(chain_names(&table.entries, target(family)).into_values());
-    }
-    Ok(chains)
+    Ok(tables(family)?.iter().flat_map(|table| chain_names(&table.entries, table.target)).collect())
 }
 
 /// Returns true if the chain FORWARD of legacy iptables has the policy DROP in the network namespace
@@ -65,12 +59,7 @@ pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
 /// # Errors
 /// As for [`legacy_chains`].
 pub fn legacy_forward_drops(family: Family) -> io::Result<bool> {
-    for name in legacy_tables(family)? {
-        if policy(&dump(family, &name)?, FORWARD, target(family)) == Some(DROP) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(tables(family)?.iter().any(|table| table.policy(FORWARD) == Some(DROP)))
 }
 
 /// Returns the names of the tables of legacy iptables in the network namespace of this thread in which
@@ -80,24 +69,22 @@ pub fn legacy_forward_drops(family: Family) -> io::Result<bool> {
 /// # Errors
 /// As for [`legacy_chains`].
 pub fn legacy_tables_in_effect(family: Family) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for name in legacy_tables(family)? {
-        if has_effect(&dump(family, &name)?, target(family)) {
-            names.push(name);
-        }
-    }
-    Ok(names)
+    let tables = tables(family)?.into_iter().filter(Table::has_effect);
+    Ok(tables.map(|table| table.name).collect())
 }
 
 /// A table in the kernel's form.
 struct Table {
+    name: String,
     /// `struct ipt_getinfo`.
     info: Vec<u8>,
     entries: Vec<u8>,
+    /// The place of `target_offset` in `struct ipt_entry` or `struct ip6t_entry`; `next_offset` follows.
+    target: usize,
 }
 
-/// Returns the names of the tables that are in use.
-fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
+/// Reads the tables that are in use.
+fn tables(family: Family) -> io::Result<Vec<Table>> {
     let names = match family {
         Family::Ip => "/proc/thread-self/net/ip_tables_names",
         Family::Ip6 => "/proc/thread-self/net/ip6_tables_names",
@@ -107,46 +94,49 @@ fn legacy_tables(family: Family) -> io::Result<Vec<String>> {
         names => names?,
     };
     let names = names.split_whitespace().filter(|name| name.len() < TABLE_NAME);
-    Ok(names.map(str::to_owned).collect())
+    names.map(|name| Table::read(family, name)).collect()
 }
 
-/// Reads a table.
-fn dump(family: Family, name: &str) -> io::Result<Table> {
-    let (domain, level) = match family {
-        Family::Ip => (AddressFamily::Inet, libc::SOL_IP),
-        Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6),
-    };
-    let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let mut info = vec![0; INFO];
-    info[..name.len()].copy_from_slice(name.as_bytes());
-    get(&socket, level, GET_INFO, &mut info)?;
-    let size = &info[INFO_SIZE..INFO_SIZE + 4];
-    let mut entries = vec![0; ENTRIES + number(size)];
-    entries[..name.len()].copy_from_slice(name.as_bytes());
-    entries[TABLE_NAME..TABLE_NAME + 4].copy_from_slice(size);
-    get(&socket, level, GET_ENTRIES, &mut entries)?;
-    entries.drain(..ENTRIES);
-    Ok(Table { info, entries })
-}
-
-fn has_effect(table: &Table, target: usize) -> bool {
-    let info = |at: usize| table.info.get(at..at + 4).map_or(0, number);
-    // A policy for each hook, and the entry that ends the table.
-    let least = info(INFO_HOOKS).count_ones() as usize + 1;
-    let mut policies = (0..HOOKS).filter_map(|hook| policy(table, hook, target));
-    info(INFO_COUNT) != least || policies.any(|verdict| verdict != ACCEPT)
-}
-
-/// Returns the verdict of the policy of a hook's base chain, if the table has one.
-fn policy(table: &Table, hook: usize, target: usize) -> Option<i32> {
-    let info = |at: usize| table.info.get(at..at + 4).map(number);
-    if info(INFO_HOOKS)? & (1 << hook) == 0 {
-        return None;
+impl Table {
+    fn read(family: Family, name: &str) -> io::Result<Table> {
+        let (domain, level) = match family {
+            Family::Ip => (AddressFamily::Inet, libc::SOL_IP),
+            Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6),
+        };
+        let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        let mut info = vec![0; INFO];
+        info[..name.len()].copy_from_slice(name.as_bytes());
+        get(&socket, level, GET_INFO, &mut info)?;
+        let size = &info[INFO_SIZE..INFO_SIZE + 4];
+        let mut entries = vec![0; ENTRIES + number(size)];
+        entries[..name.len()].copy_from_slice(name.as_bytes());
+        entries[TABLE_NAME..TABLE_NAME + 4].copy_from_slice(size);
+        get(&socket, level, GET_ENTRIES, &mut entries)?;
+        entries.drain(..ENTRIES);
+        Ok(Table { name: name.to_owned(), info, entries, target: target(family) })
     }
-    let entry = table.entries.get(info(INFO_UNDERFLOW + 4 * hook)?..)?;
-    let target = entry.get(target..target + 2).map(short)?;
-    let verdict = entry.get(target.checked_add(TARGET)?..)?.first_chunk()?;
-    Some(i32::from_ne_bytes(*verdict))
+
+    fn info(&self, at: usize) -> Option<usize> {
+        self.info.get(at..at + 4).map(number)
+    }
+
+    fn has_effect(&self) -> bool {
+        // A policy for each hook, and the entry that ends the table.
+        let hooks = self.info(INFO_HOOKS).unwrap_or(0).count_ones() as usize;
+        let mut policies = (0..HOOKS).filter_map(|hook| self.policy(hook));
+        self.info(INFO_COUNT) != Some(hooks + 1) || policies.any(|verdict| verdict != ACCEPT)
+    }
+
+    /// Returns the verdict of the policy of a hook's base chain, if the table has one.
+    fn policy(&self, hook: usize) -> Option<i32> {
+        if self.info(INFO_HOOKS)? & (1 << hook) == 0 {
+            return None;
+        }
+        let entry = self.entries.get(self.info(INFO_UNDERFLOW + 4 * hook)?..)?;
+        let target = entry.get(self.target..self.target + 2).map(short)?;
+        let verdict = entry.get(target.checked_add(TARGET)?..)?.first_chunk()?;
+        Some(i32::from_ne_bytes(*verdict))
+    }
 }
 
 fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Result<()> {
@@ -166,7 +156,7 @@ fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Resu
     Ok(())
 }
 
-/// The place of `target_offset` in `struct ipt_entry` and `struct ip6t_entry`; `next_offset` follows it.
+/// See [`Table::target`].
 fn target(family: Family) -> usize {
     match family {
         Family::Ip => 88,
@@ -174,30 +164,27 @@ fn target(family: Family) -> usize {
     }
 }
 
-/// Returns the entries of a table with their offsets. Ends at the first malformed entry.
-fn split(mut rest: &[u8], target: usize) -> impl Iterator<Item = (usize, &[u8])> {
-    let mut offset = 0;
+/// Returns the entries of a table. Ends at the first malformed entry.
+fn split(mut rest: &[u8], target: usize) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let next = short(rest.get(target + 2..target + 4)?);
         let entry = rest.get(..next).filter(|entry| entry.len() > target + 4)?;
-        let at = offset;
-        (rest, offset) = (rest.get(next..).unwrap_or(&[]), offset + next);
-        Some((at, entry))
+        rest = rest.get(next..).unwrap_or(&[]);
+        Some(entry)
     })
 }
 
-/// Returns the names of the user-defined chains, by the offset of their first rule.
-fn chain_names(entries: &[u8], target: usize) -> BTreeMap<usize, String> {
-    let name = |(offset, entry): (usize, &[u8])| {
+/// Returns the names of the user-defined chains.
+fn chain_names(entries: &[u8], target: usize) -> impl Iterator<Item = String> {
+    split(entries, target).filter_map(move |entry| {
         let target = entry.get(short(entry.get(target..target + 2)?)..)?;
         let kind = target.get(TARGET_NAME..)?;
         let name = target.get(TARGET..).filter(|_| kind.starts_with(ERROR_TARGET))?;
         let end = name.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(&name[..end]).ok()?;
         // The last entry of a table has the target `ERROR` and the name `ERROR`, and is no chain.
-        (name != "ERROR").then(|| (offset + entry.len(), name.to_owned()))
-    };
-    split(entries, target).filter_map(name).collect()
+        (name != "ERROR").then(|| name.to_owned())
+    })
 }
 
 fn short(bytes: &[u8]) -> usize {
@@ -236,21 +223,18 @@ mod tests {
                 entry[112 + TARGET..112 + TARGET + 4].copy_from_slice(&verdict.to_ne_bytes());
                 entries.extend(entry);
             }
-            Table { info, entries }
+            let name = "filter".to_owned();
+            Table { name, info, entries, target: target(Family::Ip) }
         };
-        assert_eq!(policy(&table(DROP), FORWARD, target(Family::Ip)), Some(DROP));
-        assert_eq!(policy(&table(-2), FORWARD, target(Family::Ip)), Some(-2));
-        assert_eq!(
-            policy(&table(DROP), 0, target(Family::Ip)),
-            None,
-            "`filter` has no chain PREROUTING"
-        );
+        assert_eq!(table(DROP).policy(FORWARD), Some(DROP));
+        assert_eq!(table(-2).policy(FORWARD), Some(-2));
+        assert_eq!(table(DROP).policy(0), None, "`filter` has no chain PREROUTING");
         let whole = table(DROP);
         for length in 0..whole.entries.len() {
-            let cut = Table { info: whole.info.clone(), entries: whole.entries[..length].to_vec() };
-            assert!([None, Some(DROP)].contains(&policy(&cut, FORWARD, target(Family::Ip))));
+            let cut = Table { entries: whole.entries[..length].to_vec(), ..table(DROP) };
+            assert!([None, Some(DROP)].contains(&cut.policy(FORWARD)));
         }
-        assert_eq!(policy(&Table { info: Vec::new(), ..whole }, FORWARD, target(Family::Ip)), None);
+        assert_eq!(Table { info: Vec::new(), ..whole }.policy(FORWARD), None);
     }
 
     #[test]
@@ -259,10 +243,10 @@ mod tests {
             let target = target(family);
             let chains =
                 ["DOCKER", "KUBE-POSTROUTING", "KUBE-SERVICES", "KUBE-SVC-ERIFXISQEP7F7OF4"];
-            let names: Vec<String> = chain_names(bytes, target).into_values().collect();
+            let names: Vec<String> = chain_names(bytes, target).collect();
             assert_eq!(names, chains);
             for length in 0..bytes.len() {
-                assert!(chain_names(&bytes[..length], target).len() <= chains.len());
+                assert!(chain_names(&bytes[..length], target).count() <= chains.len());
             }
         }
     }

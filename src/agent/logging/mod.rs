@@ -18,7 +18,6 @@ use super::args::Logging;
 use super::process::start_thread;
 use crate::config::{self, LogFormat};
 use crate::serve::escape;
-use crate::serve::metrics::Counter;
 use queue::Queue;
 
 /// The registry with the filter by level.
@@ -47,9 +46,9 @@ pub(crate) fn flush() {
     QUEUE.flush(LAST_LINES_TIMEOUT);
 }
 
-/// Returns the counter of the lines that were lost because standard error did not take them.
-pub(crate) fn lost_lines() -> Counter {
-    QUEUE.lost.clone()
+/// Returns the number of lines that were lost because standard error did not take them.
+pub(crate) fn lost_lines() -> u64 {
+    QUEUE.lost.load(Ordering::Relaxed)
 }
 
 /// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.

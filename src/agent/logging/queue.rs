@@ -2,10 +2,9 @@
 //! reads. No thread waits for it: lines that do not fit are lost and counted.
 
 use std::io::{self, Write};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use crate::serve::metrics::Counter;
 
 /// The size of the queue in bytes: some thousand lines. As much again may wait in the write in
 /// progress.
@@ -16,7 +15,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     /// All lines that were lost.
-    pub(crate) lost: LazyLock<Counter>,
+    pub(crate) lost: AtomicU64,
 }
 
 struct State {
@@ -29,7 +28,7 @@ struct State {
 impl Queue {
     pub(crate) const fn new() -> Queue {
         let state = Mutex::new(State { lines: Vec::new(), lost: 0, is_writing: false });
-        Queue { state, changed: Condvar::new(), lost: LazyLock::new(Counter::default) }
+        Queue { state, changed: Condvar::new(), lost: AtomicU64::new(0) }
     }
 
     /// Writes the lines to `out`, for ever. Calls `report` with the number of lost lines, once `out`
@@ -43,7 +42,8 @@ impl Queue {
             }
             if out.write_all(&lines).is_err() {
                 // A line about it would fail, too.
-                self.lost.inc_by(lines.iter().filter(|byte| **byte == b'\n').count() as u64);
+                let lost = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.lost.fetch_add(lost, Ordering::Relaxed);
             }
         }
     }
@@ -77,7 +77,7 @@ impl Write for &Queue {
         // Once a line is lost, all that follow are, so that their place in the log is known.
         if state.lost > 0 || state.lines.len() + line.len() > ROOM {
             state.lost += 1;
-            self.lost.inc();
+            self.lost.fetch_add(1, Ordering::Relaxed);
         } else {
             state.lines.extend_from_slice(line);
         }
@@ -138,14 +138,14 @@ mod tests {
         assert_eq!(written.recv().expect("a write"), b"first\n");
         (0..4).for_each(|_| log(&queue, &long));
         (0..3).for_each(|_| log(&queue, b"lost\n"));
-        assert_eq!(queue.lost.get(), 3);
+        assert_eq!(queue.lost.load(Ordering::Relaxed), 3);
         // The reader comes back.
         read.send(()).expect("a writer");
         assert_eq!(written.recv().expect("a write"), long.repeat(4));
         log(&queue, b"later\n");
         read.send(()).expect("a writer");
         assert_eq!(written.recv().expect("a write"), b"3 lost\nlater\n");
-        assert_eq!(queue.lost.get(), 3);
+        assert_eq!(queue.lost.load(Ordering::Relaxed), 3);
     }
 
     #[test]
@@ -178,6 +178,6 @@ mod tests {
             assert_eq!(written.recv().expect("a write"), line);
         }
         queue.flush(Duration::MAX);
-        assert_eq!(queue.lost.get(), 2);
+        assert_eq!(queue.lost.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,60 +1,46 @@
 //! Arguments of `shunt history`, and moments.
 
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::SystemTime;
 
 use clap::Args;
 use jiff::{SignedDuration, Timestamp, Zoned, civil};
 
-use super::{Format, Logging};
-use crate::agent::args::without_logging;
+use super::{Format, Here};
 use crate::serve::status::Time;
 
 /// Arguments of `shunt history`.
 #[derive(Debug, Args)]
-#[command(mut_args(without_logging))]
 pub struct History {
     /// Only what concerns this Service, or the Services with this address or node port.
     #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP:PORT")]
     pub about: Option<String>,
     /// Only what is not older: a time such as 1h30m ago, 03:12 (UTC) or 2026-11-26T03:12:00Z.
-    #[arg(long, value_name = "TIME")]
-    pub since: Option<Moment>,
-    /// With JSON: replace the names of namespaces, objects, ports and zones.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub since: Option<Time>,
+    /// Replace the names of namespaces, objects, ports and zones.
     #[arg(long)]
     pub anonymous: bool,
     /// Output format. JSON also has the objects: other commands read it with --manifests and --at.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
-    /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
-    #[arg(long, value_name = "NAME|PATH")]
-    pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub here: Here,
 }
 
-/// A time of the past.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment(pub Time);
-
-impl FromStr for Moment {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Moment, String> {
-        let now = Timestamp::now();
-        let today = |time: civil::Time| {
-            let at = |day: &Zoned| day.with().time(time).build().ok().map(|it| it.timestamp());
-            let day = now.to_zoned(jiff::tz::TimeZone::UTC);
-            at(&day).filter(|at| *at <= now).or_else(|| at(&day.yesterday().ok()?))
-        };
-        let ago = text.parse().ok().and_then(|it: SignedDuration| now.checked_sub(it).ok());
-        let time = text.parse().ok().or(ago).or_else(|| today(text.parse().ok()?));
-        let time = time.filter(|time| *time <= now).ok_or_else(|| {
-            "write a time of the past, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z"
-                .to_owned()
-        })?;
-        Ok(Moment(Time(SystemTime::from(time))))
-    }
+/// Reads a time of the past.
+pub(super) fn moment(text: &str) -> Result<Time, String> {
+    let now = Timestamp::now();
+    let today = |time: civil::Time| {
+        let at = |day: &Zoned| day.with().time(time).build().ok().map(|it| it.timestamp());
+        let day = now.to_zoned(jiff::tz::TimeZone::UTC);
+        at(&day).filter(|at| *at <= now).or_else(|| at(&day.yesterday().ok()?))
+    };
+    let ago = text.parse().ok().and_then(|it: SignedDuration| now.checked_sub(it).ok());
+    let time = text.parse().ok().or(ago).or_else(|| today(text.parse().ok()?));
+    let time = time.filter(|time| *time <= now).ok_or_else(|| {
+        "write a time of the past, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z"
+            .to_owned()
+    })?;
+    Ok(Time(SystemTime::from(time)))
 }

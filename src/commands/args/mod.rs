@@ -13,14 +13,18 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::agent::args::{Logging, Run, Settings, without_logging};
+use crate::agent::{logging, netns};
 use crate::config::parse_bool;
+use crate::serve::status::Time;
 
 pub use check::Check;
 pub use diff::Diff;
+use history::moment;
+
 pub use explain::{Destination, Explain};
-pub use history::{History, Moment};
+pub use history::History;
 pub use meta::{Completion, Man, ShowVersion};
-pub use services::{Services, ServicesOutput};
+pub use services::{Services, Sort};
 pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, programmed over netlink.
@@ -80,8 +84,8 @@ pub struct ObjectArguments {
     pub with: Vec<PathBuf>,
     /// Plan the objects of this time instead, as `shunt history` has them, of the running agent or of
     /// the file of --manifests that `shunt history -o json` wrote, and read nothing from the kernel.
-    #[arg(long, value_name = "TIME", conflicts_with = "with")]
-    pub at: Option<Moment>,
+    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "with")]
+    pub at: Option<Time>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub settings: Settings,
@@ -128,9 +132,30 @@ pub struct Render {
     pub logging: Logging,
 }
 
+/// Where a command works, and how it logs.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(mut_args(without_logging))]
+pub struct Here {
+    /// Work in this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+impl Here {
+    /// Starts the log, and moves this thread into the network namespace.
+    pub(super) fn enter(&self) -> anyhow::Result<()> {
+        logging::start_with(&self.logging);
+        netns::enter(self.netns.as_deref())
+    }
+}
+
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
-#[command(mut_args(without_logging), mut_arg("v", |v| {
+#[command(mut_arg("v", |v| {
     v.hide(false)
         .help_heading(None::<&str>)
         .num_args(0..=1)
@@ -146,12 +171,9 @@ pub struct Status {
     /// probe.
     #[arg(long, conflicts_with = "output")]
     pub startup_probe: bool,
-    /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
-    #[arg(long, value_name = "NAME|PATH")]
-    pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub here: Here,
 }
 
 /// The output format of a command.
@@ -159,13 +181,23 @@ pub struct Status {
 pub enum Format {
     /// Text for people.
     Text,
+    /// Text with more, where there is more.
+    #[value(hide = true)]
+    Wide,
     /// JSON with every field.
     Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl Format {
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Format::Text | Format::Wide)
+    }
 }
 
 /// Arguments of `shunt cleanup`.
 #[derive(Debug, Args)]
-#[command(mut_args(without_logging))]
 pub struct Cleanup {
     /// Also remove the leftovers of kube-proxy: its nftables tables, its chains in the tables of
     /// iptables-nft, and the services and the interface of its IPVS mode.
@@ -174,12 +206,9 @@ pub struct Cleanup {
     /// With --kube-proxy: keep shunt's own tables, so that Services keep working.
     #[arg(long, requires = "kube_proxy")]
     pub keep_own: bool,
-    /// Work in this network namespace: a name as in `ip netns`, or a path.
-    #[arg(long, value_name = "NAME|PATH")]
-    pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub here: Here,
 }
 
 #[cfg(test)]
@@ -234,7 +263,7 @@ mod tests {
         ] {
             let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
             let Command::Status(status) = parsed.command else { panic!("{words}") };
-            assert_eq!(status.logging.flags.last("v"), level, "{words}");
+            assert_eq!(status.here.logging.flags.last("v"), level, "{words}");
             assert_eq!(status.output, output, "{words}");
         }
     }

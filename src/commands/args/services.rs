@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::ObjectArguments;
-use crate::commands::services::Sort;
+use super::{Format, ObjectArguments};
 
 /// Arguments of `shunt services`.
 #[derive(Debug, Args)]
@@ -17,9 +16,9 @@ pub struct Services {
     /// Show the Services of this namespace only.
     #[arg(long, short, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Output format.
-    #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
-    pub output: ServicesOutput,
+    /// Output format; `wide` is a table with more columns.
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Refresh every two seconds, or every SECONDS, and show the rate of new connections.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "2", value_parser = seconds, conflicts_with_all = ["manifests", "with", "at"])]
@@ -49,15 +48,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The output format of `shunt services`.
+/// The order of Services, and of the frontends of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ServicesOutput {
-    /// A table for people.
-    Text,
-    /// A table with more columns.
-    Wide,
-    /// JSON with every field.
-    Json,
-    /// The same as YAML.
-    Yaml,
+pub enum Sort {
+    /// By namespace and name, and in the order of `spec.ports`.
+    Name,
+    /// Most new connections a second first, which needs --watch; then most connections.
+    Rate,
+    /// Most new connections first.
+    Connections,
 }

@@ -1,18 +1,16 @@
 //! Arguments of `shunt trace`.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use shunt_core::model::Protocol;
 
-use super::{Destination, Format, Logging, without_logging};
+use super::{Destination, Format, Here};
 use crate::config::GoDuration;
 
 /// Arguments of `shunt trace`.
 #[derive(Debug, Args)]
-#[command(mut_args(without_logging))]
 pub struct Trace {
     /// Trace packets to this destination, as the client sends them; the protocol is tcp, udp or
     /// sctp.
@@ -31,12 +29,9 @@ pub struct Trace {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
-    /// Work in this network namespace: a name as in `ip netns`, or a path.
-    #[arg(long, value_name = "NAME|PATH")]
-    pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub here: Here,
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

@@ -1,18 +1,23 @@
 //! `shunt check`: whether this node and its cluster fit, before shunt runs here.
 
-use shunt_core::model::Change;
-use shunt_core::plan::Options;
+use std::path::PathBuf;
 
-use super::{Api, check as run_checks};
+use nfnetlink::route::links;
+use shunt_core::model::{Change, Dirty, Store};
+use shunt_core::plan::NodeContext;
+
+use super::api::{Api, Asked};
+use super::{Facts, Outcome, Report, others};
+use crate::agent::args::Run;
 use crate::agent::settings::{Effective, load_file};
 use crate::agent::sources::{access, runtime};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
-use crate::commands::args::Check;
+use crate::commands::args::Format;
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
-use crate::serve::query::Selection;
-use crate::serve::query::ask_objects;
+use crate::serve::query::{Selection, ask_objects};
+use crate::source::interfaces::interface_addresses;
 use crate::source::kubernetes::{AccessError, Dialer, inspect};
 use crate::source::manifests::Locations;
 
@@ -20,15 +25,14 @@ use crate::source::manifests::Locations;
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
 
 /// Checks this node and prints the lines. Fails if one of them is a failure.
-pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
-    let run = &arguments.run;
+pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failure> {
     if let Some(done) = print_version(run) {
         return done;
     }
     logging::start_with(&run.logging);
     let (mut effective, problems) = match load_file(&run.settings, &run.logging) {
-        Ok((effective, problems)) => (Some(effective), problems),
-        Err(problems) => (None, problems),
+        Ok((effective, problems)) => (Ok(effective), problems),
+        Err(problems) => (Err("the configuration is invalid".to_owned()), problems),
     };
     let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
     // Without settings of its own, the command judges those of the running agent.
@@ -36,30 +40,43 @@ pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
         true => None,
         false => ask_objects(Selection::All).ok(),
     };
-    if let (Some(effective), Some(running)) = (&mut effective, &running) {
+    if let (Ok(effective), Some(running)) = (&mut effective, &running) {
         effective.node_name.clone_from(&running.status.node);
     }
     let (api, objects) = match &effective {
-        None => (Api::NotAsked("the configuration is invalid".to_owned()), Vec::new()),
-        Some(effective) => objects(arguments, effective, dialer)?,
+        Err(why) => (Api::NotAsked(why.clone()), Vec::new()),
+        Ok(effective) => objects(&run.manifests, effective, dialer)?,
     };
-    let options = match (running, &effective) {
-        (Some(running), _) => running.options,
-        (None, Some(effective)) => effective.config.options.clone(),
-        (None, None) => Options::default(),
-    };
-    let report = run_checks(run, effective.as_ref(), &options, &problems, &api, objects);
-    crate::commands::output(arguments.output, &report)?;
-    if report.has_failures() { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
+    let own = || effective.as_ref().ok().map(|effective| effective.config.options.clone());
+    let options = running.map(|running| running.options).or_else(own).unwrap_or_default();
+    let addresses = interface_addresses();
+    let mut store = Store::new();
+    for change in objects.into_iter().chain(addresses.as_ref().ok().cloned()) {
+        store.apply(change, &mut Dirty::default());
+    }
+    let node_name = effective.as_ref().map_or("", |effective| &effective.node_name);
+    let report = Report::of(&Facts {
+        run,
+        problems,
+        api,
+        node_context: NodeContext::of(&store, &options, node_name),
+        effective,
+        store,
+        addresses: addresses.map(|_| ()).map_err(|it| format!("the addresses are unknown: {it}")),
+        links: links().map_err(|error| format!("interfaces cannot be listed: {error}")),
+        kube_proxy: others::find_kube_proxy(),
+        agent: others::find_agent(),
+    });
+    crate::commands::output(format, &report)?;
+    if report.count(Outcome::Fail) > 0 { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
 }
 
 /// Returns what the API server says, and the objects that concern the node.
 fn objects(
-    arguments: &Check,
+    manifests: &[PathBuf],
     effective: &Effective,
     dialer: Option<Dialer>,
 ) -> Result<(Api, Vec<Change>), Failure> {
-    let manifests = &arguments.run.manifests;
     if !manifests.is_empty() {
         let changes = read_manifests(manifests, &effective.node_name, &Locations::default())?;
         return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
@@ -82,7 +99,7 @@ fn objects(
         Ok(mut inspection) => {
             let objects = std::mem::take(&mut inspection.changes);
             let pod_variable = std::env::var(CLUSTER_IP_VARIABLE).ok();
-            (Api::Asked { server, host, pod_variable, inspection }, objects)
+            (Api::Asked(Asked { server, host, pod_variable, inspection }), objects)
         }
     })
 }

@@ -4,32 +4,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::Line;
+use super::{Facts, Judgement, ok, warn};
 use crate::flows::sysctl::{self, Preview, Settings};
-
-/// The names of the lines.
-pub(super) const NAMES: [&str; 2] = ["conntrack-sysctls", "conntrack-table"];
 
 /// A table that is this full, in percent, may overflow soon: the kernel drops new connections then.
 const NEARLY_FULL: u64 = 80;
 
-/// `net` is the directory `/proc/sys/net`, or its mount point in a container.
-pub(super) fn check(settings: &Settings, net: &Path) -> [Line; 2] {
-    let read = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
-        text.trim().parse().ok()
-    };
-    let is_size = |write: &&Preview| write.file.ends_with("nf_conntrack_max");
-    let defaults = sysctl::preview(&Settings::default(), net);
-    let default = defaults.iter().find(is_size).map(|write| write.value);
-    let writes = sysctl::preview(settings, net);
-    let is_raised = writes.iter().any(|write| is_size(&write));
-    let usage = read("nf_conntrack_count").zip(read("nf_conntrack_max"));
-    [sysctls(&writes), table(usage, default.filter(|_| !is_raised))]
+pub(super) fn sysctls(facts: &Facts<'_>) -> Judgement {
+    judge(&sysctl::preview(&facts.effective.as_ref()?.config.conntrack, &facts.run.net_sysctls))
 }
 
-fn sysctls(previews: &[Preview]) -> Line {
-    let [name, _] = NAMES;
+fn judge(previews: &[Preview]) -> Judgement {
     let (mut writes, mut failures, mut remedies) = (Vec::new(), Vec::new(), BTreeSet::new());
     for Preview { file, current, value, writable } in previews {
         let now = current.map_or_else(|| "unknown".to_owned(), |now| now.to_string());
@@ -47,11 +32,10 @@ fn sysctls(previews: &[Preview]) -> Line {
         false => format!("shunt will set {}", writes.join(", ")),
     };
     if failures.is_empty() {
-        return Line::ok(name, writes);
+        return ok(writes);
     }
     let remedies: String = remedies.into_iter().map(|remedy| format!("{remedy}; or ")).collect();
-    Line::warn(
-        name,
+    warn(
         format!("shunt cannot set {}", failures.join(", ")),
         format!("{remedies}set 0 in the configuration's conntrack section to leave them alone"),
     )
@@ -63,28 +47,34 @@ fn sysctl_name(file: &Path) -> String {
     format!("net.netfilter.{name}")
 }
 
-/// `below_default` is kube-proxy's default limit, if it is higher and the configuration leaves the limit
-/// alone.
-fn table(usage: Option<(u64, u64)>, below_default: Option<u64>) -> Line {
-    let [_, name] = NAMES;
-    let Some((count, max @ 1..)) = usage else {
-        return Line::skip(name, "nf_conntrack_max and nf_conntrack_count cannot be read");
+pub(super) fn table(facts: &Facts<'_>) -> Judgement {
+    let (conntrack, net) = (&facts.effective.as_ref()?.config.conntrack, &facts.run.net_sysctls);
+    let read = |name: &str| -> Option<u64> {
+        let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
+        text.trim().parse().ok()
     };
+    let Some((count, max @ 1..)) = read("nf_conntrack_count").zip(read("nf_conntrack_max")) else {
+        return Err("nf_conntrack_max and nf_conntrack_count cannot be read".into());
+    };
+    let raised = |settings: &Settings| {
+        let mut writes = sysctl::preview(settings, net).into_iter();
+        writes.find(|write| write.file.ends_with("nf_conntrack_max")).map(|write| write.value)
+    };
+    // kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
+    let below_default = raised(&Settings::default()).filter(|_| raised(conntrack).is_none());
     let percent = count.saturating_mul(100) / max;
     let text = format!("{count} of {max} entries ({percent} %)");
     match below_default {
-        _ if percent >= NEARLY_FULL => Line::warn(
-            name,
+        _ if percent >= NEARLY_FULL => warn(
             format!("{text}: the kernel drops new connections when the table is full"),
             "raise conntrack.maxPerCore or conntrack.min in the configuration, or \
              net.netfilter.nf_conntrack_max",
         ),
-        Some(default) => Line::warn(
-            name,
+        Some(default) => warn(
             format!("{text}; kube-proxy's defaults would raise the limit to {default}"),
             "set conntrack.maxPerCore and conntrack.min, or raise net.netfilter.nf_conntrack_max",
         ),
-        None => Line::ok(name, text),
+        None => ok(text),
     }
 }
 
@@ -102,13 +92,13 @@ mod tests {
 
     #[test]
     fn sysctl_that_cannot_be_written_is_a_warning() {
-        assert_eq!(sysctls(&[]).text, "shunt has nothing to set");
+        assert_eq!(judge(&[]), ok("shunt has nothing to set"));
         let max = || write("nf_conntrack_max", 131_072, Ok(()));
         let text = "shunt will set net.netfilter.nf_conntrack_max = 131072 (now 1)";
-        assert_eq!(sysctls(&[max()]), Line::ok("conntrack-sysctls", text));
+        assert_eq!(judge(&[max()]), ok(text));
         let error = io::Error::from_raw_os_error(libc::EROFS);
         let refused = [max(), write("nf_conntrack_buckets", 2, Err(error))];
-        let line = sysctls(&refused);
+        let line = judge(&refused).expect("a finding");
         assert_eq!(line.result, Warn);
         assert!(line.text.starts_with("shunt cannot set net.netfilter.nf_conntrack_buckets = 2"));
         assert!(line.remedy.is_some_and(|remedy| remedy.contains("--net-sysctls")));

@@ -4,21 +4,17 @@ use nfnetlink::Family;
 use nfnetlink::nft::{AttachedChain, NfProto, Socket};
 use nfnetlink::xtables::legacy_forward_drops;
 
-use super::{Line, some_of};
+use super::{Facts, Judgement, ok, some_of, warn};
 
-const NAME: &str = "forward-policy";
-
-pub(super) fn check() -> Line {
+pub(super) fn check(_: &Facts<'_>) -> Judgement {
     let drops = |family: &Family| legacy_forward_drops(*family).unwrap_or(false);
     let legacy: Vec<Family> = [Family::Ip, Family::Ip6].into_iter().filter(drops).collect();
-    match Socket::open().and_then(|mut socket| socket.base_chains()) {
-        Ok(chains) => judge(&chains, &legacy),
-        Err(error) => Line::skip(NAME, format!("chains cannot be listed: {error}")),
-    }
+    let chains = Socket::open().and_then(|mut socket| socket.base_chains());
+    judge(&chains.map_err(|error| format!("chains cannot be listed: {error}"))?, &legacy)
 }
 
 /// `legacy` are the families whose chain FORWARD of legacy iptables has the policy DROP.
-fn judge(chains: &[AttachedChain], legacy: &[Family]) -> Line {
+fn judge(chains: &[AttachedChain], legacy: &[Family]) -> Judgement {
     let legacy = legacy.iter().map(|family| match family {
         Family::Ip => "FORWARD of iptables-legacy".to_owned(),
         Family::Ip6 => "FORWARD of ip6tables-legacy".to_owned(),
@@ -29,10 +25,9 @@ fn judge(chains: &[AttachedChain], legacy: &[Family]) -> Line {
         .map(|AttachedChain { family, table, chain, .. }| format!("{family} {table} {chain}"));
     let dropping: Vec<String> = dropping.chain(legacy).collect();
     if dropping.is_empty() {
-        return Line::ok(NAME, "no chain with policy drop");
+        return ok("no chain with policy drop");
     }
-    Line::warn(
-        NAME,
+    warn(
         format!("policy drop in {}; shunt's rules do not overrule it", some_of(dropping)),
         "accept connections to endpoints there, unless the network plugin does: `iptables -I FORWARD \
          -m conntrack --ctstate DNAT -j ACCEPT` (and ip6tables), or in nft `ct status dnat accept`",
@@ -52,7 +47,7 @@ mod tests {
     /// Packet tests have chains of nf_tables.
     #[test]
     fn chains_of_legacy_iptables_are_named() {
-        let text = judge(&[], &[Family::Ip6]).text;
+        let text = judge(&[], &[Family::Ip6]).expect("a finding").text;
         assert!(text.starts_with("policy drop in FORWARD of ip6tables-legacy;"), "{text}");
     }
 }

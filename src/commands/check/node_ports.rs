@@ -1,4 +1,5 @@
-//! The addresses of node ports, compared with those of the kube-proxy on this node.
+//! The addresses of node ports, compared with those of the kube-proxy on this node, and processes that
+//! listen on node ports, which packets to these ports will not reach.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,12 +7,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
-use super::{Line, some_of};
+use super::{Facts, Judgement, ok, some_of, warn};
 use crate::dataplane::kube_proxy::Found;
-use crate::serve::status::NodePorts;
-
-/// The name of the line.
-pub(super) const NAME: &str = "node-ports";
+use crate::serve::status;
+use crate::taken_ports::{NodePorts, taken_now};
 
 /// The mode of kube-proxy, as its rules show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,24 +32,18 @@ fn mode(found: &Found) -> Option<Mode> {
     }
 }
 
-/// `has_node` is true if the Node is known, so that its primary addresses are, and `kube_proxy` is what
-/// is on this node; `None` if its rules cannot be listed. `localhost_node_ports` is the field of that name
-/// in the section `iptables`.
-pub(super) fn judge(
-    node_context: &NodeContext,
-    has_node: bool,
-    kube_proxy: Option<&Found>,
-    localhost_node_ports: bool,
-) -> Line {
+pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
+    let full = &facts.effective.as_ref()?.full;
+    facts.addresses.as_ref()?;
+    let node_context = &facts.node_context;
     let options = &node_context.options;
     let is_primary = options.node_port_addresses.has_primary();
-    if is_primary && !has_node && options.node_address.is_none() {
-        let why = "nodePortAddresses is primary, and the primary addresses are those of the Node, \
-                   which is not known here; set bindAddress, or give access to the API server";
-        return Line::skip(NAME, why);
+    if is_primary && facts.store.last_known_node().is_none() && options.node_address.is_none() {
+        Err("nodePortAddresses is primary, and the primary addresses are those of the Node, \
+                   which is not known here; set bindAddress, or give access to the API server")?;
     }
-    let text = format!("node ports answer on {}", NodePorts::of(node_context));
-    let mode = kube_proxy.and_then(mode);
+    let text = format!("node ports answer on {}", status::NodePorts::of(node_context));
+    let mode = facts.kube_proxy.as_ref().ok().and_then(mode);
     let (mut lost, mut remedies) = (Vec::new(), Vec::new());
     if matches!(mode, Some(Mode::Iptables | Mode::Ipvs)) && is_primary {
         let addresses = not_primary(node_context);
@@ -67,7 +60,9 @@ pub(super) fn judge(
     let had_loopback = is_primary || addresses.is_all(Family::V4) || addresses.contains(loopback);
     let has_loopback = options.loopback_node_ports.has(Family::V4);
     let is_lost = had_loopback && !has_loopback;
-    if mode == Some(Mode::Iptables) && localhost_node_ports && is_lost {
+    // kube-proxy answers on 127.0.0.1 by it.
+    let is_on = full.is("iptables.localhostNodePorts", true);
+    if mode == Some(Mode::Iptables) && is_on && is_lost {
         lost.push("no longer on 127.0.0.1, where kube-proxy's iptables mode answers".to_owned());
         remedies.push(
             "add localhost to nodePortAddresses to keep them there for TCP, such as for a container \
@@ -75,22 +70,39 @@ pub(super) fn judge(
         );
     }
     match lost.is_empty() {
-        true => Line::ok(NAME, text),
-        false => Line::warn(NAME, format!("{text}; {}", lost.join("; ")), remedies.join("; ")),
+        true => ok(text),
+        false => warn(format!("{text}; {}", lost.join("; ")), remedies.join("; ")),
     }
+}
+
+/// Finds the processes that listen on node ports.
+pub(super) fn listeners(facts: &Facts<'_>) -> Judgement {
+    facts.effective.as_ref()?;
+    if !facts.store.is_synced() {
+        Err("the node ports are not known: give --manifests")?;
+    }
+    let addresses = facts.node_context.own_node_port_addresses();
+    let taken = taken_now(&NodePorts::of(&facts.store), &addresses);
+    let taken = taken.map_err(|error| error.to_string())?;
+    if taken.is_empty() {
+        return ok("no process listens on a node port");
+    }
+    let mut remedy =
+        "move these processes to other ports, or give the Services other nodePorts; a \
+                      process stays reachable on loopback"
+            .to_owned();
+    // Up to version 1.20 it listens on all node ports.
+    if facts.kube_proxy.as_ref().is_ok_and(|found| !found.is_nothing()) {
+        remedy.push_str("; nothing to do if it is kube-proxy, which listens on them up to 1.20");
+    }
+    warn(some_of(taken), remedy)
 }
 
 /// Returns the addresses of interfaces that have no node ports in the plan.
 fn not_primary(node_context: &NodeContext) -> BTreeSet<IpAddr> {
     let is_link_local =
         |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    let has_node_ports = |address: &IpAddr| {
-        let planned = node_context.node_port_addresses(Family::of(*address));
-        planned.is_none_or(|planned| planned.contains(address))
-    };
-    let all = node_context.interface_addresses.iter();
-    all.filter(|address| !address.is_loopback() && !is_link_local(address))
-        .filter(|address| !has_node_ports(address))
-        .copied()
-        .collect()
+    let mut others = &node_context.interface_addresses - &node_context.own_node_port_addresses();
+    others.retain(|address| !address.is_loopback() && !is_link_local(address));
+    others
 }

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use nfnetlink::nft::Socket;
-use nfnetlink::route::Link;
 
-use super::{Line, some_of};
+use super::{Facts, Judgement, ok, some_of, warn};
 use crate::dataplane::kube_proxy::{self, Found};
 use crate::serve::presence::{Peer, connect_to_agent};
 
@@ -42,42 +41,23 @@ const PLUGINS: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// The findings on this node.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    pub(super) kube_proxy: Result<Found, String>,
-    /// The process ID of a running agent, 0 if it is not visible here.
-    pub(super) agent: Result<Option<i32>, String>,
-    interfaces: Vec<String>,
+/// Looks for a running agent: its process ID, 0 if it is not visible here.
+pub(super) fn find_agent() -> Result<Option<i32>, String> {
+    let agent =
+        connect_to_agent(CONNECT_TIMEOUT).map_err(|it| format!("the lock cannot be read: {it}"));
+    Ok(agent?.map(|(_, agent)| agent.process))
 }
 
-impl Facts {
-    pub(super) fn gather(links: &Result<Vec<Link>, String>) -> Facts {
-        let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
-        let agent = connect_to_agent(CONNECT_TIMEOUT);
-        let links = links.iter().flatten();
-        Facts {
-            kube_proxy: found.map_err(|error| error.to_string()),
-            agent: agent
-                .map(|found| found.map(|(_, agent)| agent.process))
-                .map_err(|error| error.to_string()),
-            interfaces: links.map(|link| link.name.clone()).collect(),
-        }
-    }
+/// Looks for kube-proxy.
+pub(super) fn find_kube_proxy() -> Result<Found, String> {
+    let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
+    found.map_err(|error| format!("rules cannot be listed: {error}"))
 }
 
-pub(super) fn judge(facts: &Facts) -> [Line; 3] {
-    [kube_proxy(facts), agent(facts), plugins(facts)]
-}
-
-fn kube_proxy(facts: &Facts) -> Line {
-    const NAME: &str = "kube-proxy";
-    let found = match &facts.kube_proxy {
-        Ok(found) => found,
-        Err(error) => return Line::skip(NAME, format!("rules cannot be listed: {error}")),
-    };
+pub(super) fn kube_proxy(facts: &Facts<'_>) -> Judgement {
+    let found = facts.kube_proxy.as_ref()?;
     if found.is_nothing() {
-        return Line::ok(NAME, "no process visible, no rules");
+        return ok("no process visible, no rules");
     }
     let remedy = match found.processes.is_empty() {
         false => "stop it, start shunt here, then run `shunt cleanup --kube-proxy --keep-own`",
@@ -87,37 +67,33 @@ fn kube_proxy(facts: &Facts) -> Line {
         }
     };
     let guide = found.guide().map(|guide| format!("; see {guide} for what changes"));
-    Line::warn(NAME, format!("found {found}"), remedy.to_owned() + &guide.unwrap_or_default())
+    warn(format!("found {found}"), remedy.to_owned() + &guide.unwrap_or_default())
 }
 
-fn agent(facts: &Facts) -> Line {
-    const NAME: &str = "other-agent";
-    match &facts.agent {
-        Ok(None) => Line::ok(NAME, "no other shunt runs in this network namespace"),
-        Ok(Some(process)) => {
+pub(super) fn agent(facts: &Facts<'_>) -> Judgement {
+    match facts.agent.as_ref()? {
+        None => ok("no other shunt runs in this network namespace"),
+        Some(process) => {
             let process = Peer::name(*process);
-            Line::warn(
-                NAME,
+            warn(
                 format!("another shunt ({process}) programs this network namespace"),
                 "nothing to do for an update; otherwise stop it: a second one waits until it ends",
             )
         }
-        Err(error) => Line::skip(NAME, format!("the lock cannot be read: {error}")),
     }
 }
 
-fn plugins(facts: &Facts) -> Line {
-    const NAME: &str = "service-implementation";
+pub(super) fn plugins(facts: &Facts<'_>) -> Judgement {
     let found: Vec<_> = PLUGINS
         .iter()
-        .filter(|(interface, ..)| facts.interfaces.iter().any(|name| name == interface))
+        .filter(|(interface, ..)| facts.links.iter().flatten().any(|link| link.name == *interface))
         .collect();
     let text = some_of(found.iter().map(|(name, what, _)| format!("interface {name}: {what}")));
     match found.is_empty() {
-        true => Line::ok(NAME, "no interface of a network plugin that implements Services"),
+        true => ok("no interface of a network plugin that implements Services"),
         false => {
             let remedies: Vec<&str> = found.iter().map(|(.., remedy)| *remedy).collect();
-            Line::warn(NAME, text, remedies.join("; "))
+            warn(text, remedies.join("; "))
         }
     }
 }

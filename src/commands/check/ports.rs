@@ -5,26 +5,9 @@ use std::net::SocketAddr;
 
 use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
 
-use super::{Line, others, some_of};
-use crate::config::Config;
+use super::{Facts, Judgement, fail, ok, some_of, warn};
 use crate::dataplane::kube_proxy::Found;
 use crate::taken_ports::socket_owners::{Process, owners};
-
-/// The names of the lines.
-pub(super) const NAMES: [&str; 2] = ["healthz-port", "metrics-port"];
-
-/// The configured addresses, and the sockets that listen.
-#[derive(Debug, Clone)]
-pub(super) struct Facts {
-    healthz: Option<SocketAddr>,
-    metrics: Option<SocketAddr>,
-    hard_fail: bool,
-    listeners: Result<Vec<Listener>, String>,
-    /// The process ID of a running agent, 0 if it is not visible here.
-    agent: Option<i32>,
-    /// Rules of kube-proxy are here.
-    has_kube_proxy: bool,
-}
 
 /// A listening TCP socket.
 #[derive(Debug, Clone)]
@@ -44,80 +27,62 @@ impl fmt::Display for Listener {
     }
 }
 
-impl Facts {
-    pub(super) fn gather(config: &Config, others: &others::Facts) -> Facts {
-        let (healthz, metrics) = (config.healthz_bind_address, config.metrics_bind_address);
-        let sockets = SockDiag::open().and_then(|mut kernel| kernel.waiting(Transport::Tcp));
-        let listeners = sockets.map_err(|error| error.to_string()).map(|mut sockets| {
-            sockets
-                .retain(|it| [healthz, metrics].iter().flatten().any(|bind| conflict(*bind, it)));
-            let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());
-            let listener = |socket: WaitingSocket| Listener {
-                process: processes.get(&socket.inode).cloned(),
-                socket,
-            };
-            sockets.into_iter().map(listener).collect()
-        });
-        Facts {
-            healthz,
-            metrics,
-            hard_fail: config.bind_address_hard_fail,
-            listeners,
-            agent: others.agent.as_ref().ok().copied().flatten(),
-            has_kube_proxy: others.kube_proxy.as_ref().is_ok_and(Found::has_rules),
-        }
-    }
-}
-
 /// Returns true if a socket cannot listen on `bind` because of another one.
 fn conflict(bind: SocketAddr, taken: &WaitingSocket) -> bool {
     // The agent listens for both families on an unspecified address.
     bind.port() == taken.port && (bind.ip().is_unspecified() || taken.accepts(bind.ip()))
 }
 
-pub(super) fn judge(facts: &Facts) -> [Line; 2] {
-    let [healthz, metrics] = NAMES;
-    [
-        port(facts, healthz, "healthzBindAddress", facts.healthz),
-        port(facts, metrics, "metricsBindAddress", facts.metrics),
-    ]
+/// Without health, probes and load balancers fail.
+pub(super) fn healthz(facts: &Facts<'_>) -> Judgement {
+    let bind = facts.effective.as_ref()?.config.healthz_bind_address;
+    port(facts, "healthzBindAddress", bind, true)
 }
 
-fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>) -> Line {
-    let Some(bind) = bind else { return Line::ok(name, format!("{field} is empty: no server")) };
-    let listeners = match &facts.listeners {
-        Ok(listeners) => listeners.iter(),
-        Err(error) => return Line::skip(name, format!("sockets cannot be listed: {error}")),
-    };
-    let taken: Vec<&Listener> = listeners.filter(|it| conflict(bind, &it.socket)).collect();
+/// Without metrics, Services work.
+pub(super) fn metrics(facts: &Facts<'_>) -> Judgement {
+    let config = &facts.effective.as_ref()?.config;
+    let is_needed = config.bind_address_hard_fail;
+    port(facts, "metricsBindAddress", config.metrics_bind_address, is_needed)
+}
+
+fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: bool) -> Judgement {
+    let Some(bind) = bind else { return ok(format!("{field} is empty: no server")) };
+    let sockets = SockDiag::open().and_then(|mut kernel| kernel.waiting(Transport::Tcp));
+    let mut sockets = sockets.map_err(|error| format!("sockets cannot be listed: {error}"))?;
+    sockets.retain(|socket| conflict(bind, socket));
+    let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());
+    let listener =
+        |socket: WaitingSocket| Listener { process: processes.get(&socket.inode).cloned(), socket };
+    let taken: Vec<Listener> = sockets.into_iter().map(listener).collect();
     if taken.is_empty() {
-        return Line::ok(name, format!("{bind} is free"));
+        return ok(format!("{bind} is free"));
     }
     let text = format!("{bind} is taken by {}", some_of(&taken));
-    // Any user can give a process any name.
-    let ends_with_the_switch = taken.iter().all(|listener| match &listener.process {
-        Some(process) if process.name == "kube-proxy" => {
-            facts.has_kube_proxy && listener.socket.uid == 0
-        }
-        Some(process) => i32::try_from(process.process).ok() == facts.agent,
-        None => facts.agent.is_some() || facts.has_kube_proxy,
-    });
-    if ends_with_the_switch {
+    let agent = facts.agent.as_ref().ok().copied().flatten();
+    let has_kube_proxy = facts.kube_proxy.as_ref().is_ok_and(Found::has_rules);
+    if taken.iter().all(|listener| listener.ends_with_the_switch(agent, has_kube_proxy)) {
         let remedy = "nothing to do if kube-proxy or, in an update, the old shunt holds this port: \
                       it becomes free when that process ends";
-        return Line::warn(name, text, remedy);
+        return warn(text, remedy);
     }
     let remedy = format!("free the port, or set {field} to another one");
-    // Without metrics, Services work; without health, probes and load balancers fail.
-    match name == NAMES[0] || facts.hard_fail {
-        true => Line::fail(name, text, remedy),
-        false => Line::warn(name, text, remedy),
+    if is_needed { fail(text, remedy) } else { warn(text, remedy) }
+}
+
+impl Listener {
+    /// Returns true for kube-proxy and another shunt. Any user can give a process any name.
+    fn ends_with_the_switch(&self, agent: Option<i32>, has_kube_proxy: bool) -> bool {
+        match &self.process {
+            Some(process) if process.name == "kube-proxy" => has_kube_proxy && self.socket.uid == 0,
+            Some(process) => i32::try_from(process.process).ok() == agent,
+            None => agent.is_some() || has_kube_proxy,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome::{Fail, Ok as Good, Warn};
     use super::*;
 
     fn address(text: &str) -> SocketAddr {
@@ -147,46 +112,25 @@ mod tests {
         }
     }
 
-    fn facts(process: Option<&str>, taken: &str) -> Facts {
-        Facts {
-            healthz: Some(address("0.0.0.0:10256")),
-            metrics: Some(address("127.0.0.1:10249")),
-            hard_fail: false,
-            listeners: Ok(vec![Listener {
-                socket: socket(taken),
-                process: process.map(|name| Process { process: 7, name: name.to_owned() }),
-            }]),
-            agent: None,
-            has_kube_proxy: false,
-        }
-    }
-
     #[test]
-    fn port_of_another_process_fails_for_health_only() {
-        let results = |facts: &Facts| judge(facts).map(|line| line.result);
-        let other = facts(Some("nginx"), "0.0.0.0:10256");
-        assert_eq!(results(&other), [Fail, Good]);
-        let text = "0.0.0.0:10256 is taken by nginx (process 7) on 0.0.0.0:10256";
-        assert_eq!(judge(&other)[0].text, text);
-        let metrics = facts(None, "0.0.0.0:10249");
-        assert_eq!(results(&metrics), [Good, Warn]);
-        assert_eq!(results(&Facts { hard_fail: true, ..metrics }), [Good, Fail]);
-        for (name, agent, has_kube_proxy, user, expected) in [
-            ("kube-proxy", None, true, 0, Warn),
-            ("kube-proxy", None, false, 0, Fail),
-            ("kube-proxy", None, true, 1, Fail),
-            ("shunt", Some(7), false, 0, Warn),
-            ("shunt", Some(8), true, 0, Fail),
-            ("shunt", Some(0), true, 0, Fail),
-            ("shunt", None, true, 0, Fail),
+    fn only_kube_proxy_and_an_agent_free_their_ports() {
+        for (name, agent, has_kube_proxy, uid, expected) in [
+            (Some("nginx"), None, false, 0, false),
+            (Some("kube-proxy"), None, true, 0, true),
+            (Some("kube-proxy"), None, false, 0, false),
+            (Some("kube-proxy"), None, true, 1, false),
+            (Some("shunt"), Some(7), false, 0, true),
+            (Some("shunt"), Some(8), true, 0, false),
+            (Some("shunt"), Some(0), true, 0, false),
+            (Some("shunt"), None, true, 0, false),
+            (None, None, false, 0, false),
+            (None, None, true, 0, true),
         ] {
-            let mut facts = Facts { agent, has_kube_proxy, ..facts(Some(name), "127.0.0.1:10256") };
-            facts.listeners.as_mut().expect("a listing")[0].socket.uid = user;
-            assert_eq!(results(&facts), [expected, Good], "{facts:?}");
+            let process = name.map(|name| Process { process: 7, name: name.to_owned() });
+            let socket = WaitingSocket { uid, ..socket("127.0.0.1:10256") };
+            let listener = Listener { process, socket };
+            let found = listener.ends_with_the_switch(agent, has_kube_proxy);
+            assert_eq!(found, expected, "{listener:?} {agent:?} {has_kube_proxy}");
         }
-        let hidden = facts(None, "127.0.0.1:10256");
-        assert_eq!(results(&hidden), [Fail, Good]);
-        assert_eq!(results(&Facts { has_kube_proxy: true, ..hidden.clone() }), [Warn, Good]);
-        assert_eq!(results(&Facts { healthz: None, ..hidden }), [Good, Good]);
     }
 }

@@ -5,44 +5,36 @@ use std::path::Path;
 
 use nfnetlink::route::Link;
 
-use super::Line;
+use super::{Facts, Judgement, fail, kernel, ok, warn};
 
 /// A user namespace that maps every user is the machine's first one.
 const ALL_USERS: &str = "4294967295";
 /// The kernel registers this sysctl in the machine's first network namespace only.
 const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
 
-pub(super) fn check(links: &Result<Vec<Link>, String>) -> [Line; 3] {
-    // nf_tables asks for the capability over the network namespace.
-    [capabilities(super::kernel::is_permitted()), user_namespace(), network_namespace(links)]
-}
-
-fn capabilities(is_permitted: bool) -> Line {
-    const NAME: &str = "capabilities";
-    match is_permitted {
-        false => Line::fail(
-            NAME,
+/// nf_tables asks for the capability over the network namespace.
+pub(super) fn capabilities(_: &Facts<'_>) -> Judgement {
+    match kernel::connect().is_err_and(|error| kernel::is_forbidden(&error)) {
+        true => fail(
             "CAP_NET_ADMIN is missing, or not valid for this network namespace: another user \
              namespace owns it",
             "run as root, or give the container the capability NET_ADMIN; start shunt in the user \
              namespace of the node, for a Pod with hostUsers: true",
         ),
-        true => Line::ok(NAME, "CAP_NET_ADMIN; shunt needs no other"),
+        false => ok("CAP_NET_ADMIN; shunt needs no other"),
     }
 }
 
-fn user_namespace() -> Line {
-    const NAME: &str = "user-namespace";
+pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     if read("/proc/thread-self/uid_map").contains(ALL_USERS) {
-        return Line::ok(NAME, "the machine's first");
+        return ok("the machine's first");
     }
     let limit = match read("/proc/sys/net/core/wmem_max").trim() {
         "" => String::new(),
         bytes => format!(" ({bytes} bytes)"),
     };
-    Line::warn(
-        NAME,
+    warn(
         format!(
             "not the machine's first: net.core.wmem_max{limit} limits the size of a transaction, \
              and some sysctls of connection tracking cannot be set"
@@ -51,21 +43,15 @@ fn user_namespace() -> Line {
     )
 }
 
-fn network_namespace(links: &Result<Vec<Link>, String>) -> Line {
-    const NAME: &str = "network-namespace";
+pub(super) fn network_namespace(facts: &Facts<'_>) -> Judgement {
     if Path::new(OF_FIRST_NAMESPACE).exists() {
-        return Line::ok(NAME, "the machine's first");
+        return ok("the machine's first");
     }
-    let links = match links {
-        Ok(links) => links,
-        Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
-    };
     let is_veth =
         |link: &&Link| link.kind.as_deref() == Some("veth") && link.peer_namespace.is_some();
-    let others: Vec<&Link> = links.iter().filter(|link| !link.loopback).collect();
+    let others: Vec<&Link> = facts.links.as_ref()?.iter().filter(|link| !link.loopback).collect();
     match others.as_slice() {
-        [only] if is_veth(only) => Line::warn(
-            NAME,
+        [only] if is_veth(only) => warn(
             format!(
                 "looks like that of a pod: its only interface besides lo is {}, a veth whose other \
                  end is elsewhere",
@@ -74,6 +60,6 @@ fn network_namespace(links: &Result<Vec<Link>, String>) -> Line {
             "set hostNetwork: true for the Pod; nothing to do if this is a node in a container, as \
              with kind",
         ),
-        _ => Line::ok(NAME, "not the machine's first; shunt programs this one"),
+        _ => ok("not the machine's first; shunt programs this one"),
     }
 }

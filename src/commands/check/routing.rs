@@ -5,28 +5,14 @@ use std::fs;
 
 use nfnetlink::route::Link;
 use shunt_core::model::Family;
-use shunt_core::plan::{DetectLocal, NodeContext};
+use shunt_core::plan::DetectLocal;
 
-use super::{Line, some_of};
+use super::{Facts, Judgement, ok, some_of, warn};
 
-pub(super) fn check(links: &Result<Vec<Link>, String>, node_context: &NodeContext) -> [Line; 3] {
-    let is_on = |file: &str| -> Option<bool> {
-        let value = fs::read_to_string(format!("/proc/sys/net/{file}")).ok()?;
-        Some(value.trim() == "1")
-    };
-    let detected = match &node_context.options.detect_local {
-        DetectLocal::ClusterCidr(nets) => nets.as_slice(),
-        _ => &[],
-    };
-    let of_node = node_context.node.iter().flat_map(|node| &node.pod_cidrs);
-    let has_v6_pods = detected.iter().chain(of_node).any(|net| Family::of_net(net) == Family::V6);
-    let v6 = is_on("ipv6/conf/all/forwarding").filter(|_| has_v6_pods);
-    let bridges = links.as_ref().map(|links| bridges(links));
-    [
-        forwarding(is_on("ipv4/ip_forward"), v6),
-        reverse_path_filter(&strict()),
-        bridge_netfilter(bridges, is_on("bridge/bridge-nf-call-iptables")),
-    ]
+/// `None` is a sysctl that cannot be read.
+fn is_on(file: &str) -> Option<bool> {
+    let value = fs::read_to_string(format!("/proc/sys/net/{file}")).ok()?;
+    Some(value.trim() == "1")
 }
 
 /// Returns the interfaces with a strict reverse path filter. The larger of the values for all
@@ -57,9 +43,15 @@ fn bridges(links: &[Link]) -> Vec<String> {
     links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
 }
 
-/// `None` is a sysctl that cannot be read, or a family without pods.
-fn forwarding(v4: Option<bool>, v6: Option<bool>) -> Line {
-    const NAME: &str = "ip-forwarding";
+pub(super) fn forwarding(facts: &Facts<'_>) -> Judgement {
+    let detected = match &facts.node_context.options.detect_local {
+        DetectLocal::ClusterCidr(nets) => nets.as_slice(),
+        _ => &[],
+    };
+    let of_node = facts.node_context.node.iter().flat_map(|node| &node.pod_cidrs);
+    let has_v6_pods = detected.iter().chain(of_node).any(|net| Family::of_net(net) == Family::V6);
+    let v4 = is_on("ipv4/ip_forward");
+    let v6 = is_on("ipv6/conf/all/forwarding").filter(|_| has_v6_pods);
     let sysctls = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
     let off: Vec<&str> = [v4, v6]
         .into_iter()
@@ -68,10 +60,9 @@ fn forwarding(v4: Option<bool>, v6: Option<bool>) -> Line {
         .map(|it| it.1)
         .collect();
     match off.is_empty() {
-        true if v4.is_none() => Line::skip(NAME, "net.ipv4.ip_forward cannot be read"),
-        true => Line::ok(NAME, "on"),
-        false => Line::warn(
-            NAME,
+        true if v4.is_none() => Err("net.ipv4.ip_forward cannot be read")?,
+        true => ok("on"),
+        false => warn(
             format!("{} is 0: the node forwards no packets of pods and clients", off.join(" and ")),
             format!(
                 "set {} in /etc/sysctl.d, unless the network plugin sets it",
@@ -81,41 +72,33 @@ fn forwarding(v4: Option<bool>, v6: Option<bool>) -> Line {
     }
 }
 
-fn reverse_path_filter(strict: &[String]) -> Line {
-    const NAME: &str = "rp-filter";
+pub(super) fn reverse_path_filter(_: &Facts<'_>) -> Judgement {
+    let strict = strict();
     match strict.is_empty() {
-        true => Line::ok(NAME, "strict on no interface"),
-        false => Line::ok(
-            NAME,
-            format!(
-                "strict on {}: there the kernel drops IPv4 packets whose route back leads through \
+        true => ok("strict on no interface"),
+        false => ok(format!(
+            "strict on {}: there the kernel drops IPv4 packets whose route back leads through \
                  another interface",
-                some_of(strict)
-            ),
-        ),
+            some_of(strict)
+        )),
     }
 }
 
-/// `filters` is `net.bridge.bridge-nf-call-iptables`; `None` without br_netfilter.
-fn bridge_netfilter(bridges: Result<Vec<String>, &String>, filters: Option<bool>) -> Line {
-    const NAME: &str = "bridge-netfilter";
-    let bridges = match bridges {
-        Ok(bridges) => bridges,
-        Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
-    };
-    let why = match filters {
+pub(super) fn bridge_netfilter(facts: &Facts<'_>) -> Judgement {
+    let bridges = bridges(facts.links.as_ref()?);
+    let why = match is_on("bridge/bridge-nf-call-iptables") {
+        // Without br_netfilter, there is no such sysctl.
         _ if bridges.is_empty() => {
-            return Line::ok(NAME, "not needed: no bridge has veth interfaces");
+            return ok("not needed: no bridge has veth interfaces");
         }
         Some(true) => {
             let text = format!("bridge-nf-call-iptables is 1, for {}", some_of(bridges));
-            return Line::ok(NAME, text);
+            return ok(text);
         }
         Some(false) => "net.bridge.bridge-nf-call-iptables is 0",
         None => "the module br_netfilter is not loaded",
     };
-    Line::warn(
-        NAME,
+    warn(
         format!(
             "{why}: pods on one bridge ({}) get replies from each other directly, without the \
              translation back to the Service",

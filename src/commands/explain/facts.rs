@@ -180,7 +180,7 @@ impl Facts {
         let mut facts = Facts::default();
         if let Some(key) = frontend {
             match tables.connections(key) {
-                Ok(counter) => facts.connections = counter.map(|counter| counter.packets),
+                Ok(connections) => facts.connections = connections,
                 Err(error) => facts.unknown.push(format!("counters: {error}")),
             }
         }
@@ -235,7 +235,7 @@ fn conntrack(
     let mut conntrack = Conntrack::open()?;
     let to = Destination {
         protocol: packet.protocol,
-        address: packet.destination,
+        address: Some(packet.destination),
         port: Some(packet.port),
     };
     let choices = way.walk.choices();
@@ -245,7 +245,7 @@ fn conntrack(
     };
     let mut unanswered = Vec::new();
     if !choices.is_empty() {
-        conntrack.connections_to(&to, |connection| {
+        conntrack.connections_to(nfnetlink::Family::of(packet.destination), &to, |connection| {
             let Some(place) = place(&connection) else { return };
             if connection.is_unanswered() {
                 tracked[place].unanswered += 1;

@@ -390,7 +390,7 @@ mod tests {
         let walk = Walk { end, marked: None, assumptions: Vec::new(), elements: Vec::new() };
         let way = Way { walk, masquerades: vec![None] };
         let verdict = |entries, limit, has_evictable| {
-            let usage = Usage { entries, limit: Some(limit), ..Usage::default() };
+            let usage = Usage { entries, limit: Some(limit) };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
             let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
             let (verdict, findings) = judge(&packet, &Reasons::default(), &way, &way, &facts, None);

@@ -2,21 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
-use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::conntrack::Conntrack;
 use nfnetlink::nft::Socket;
-use shunt_core::model::{Family, ObjectName, Store};
+use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::{
-    Columns, Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel,
-};
+use super::{Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel};
 use crate::agent::{Failure, logging, netns};
-use crate::commands::args::{Services as Arguments, ServicesOutput};
+use crate::commands::args::{Format, Services as Arguments};
 use crate::commands::explain::Subject;
 use crate::commands::objects::settled;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
@@ -174,12 +171,14 @@ impl<'a> View<'a> {
             let Some(agent) = &self.agent else {
                 return Ok(((all_verdicts()?, BTreeSet::new()), None));
             };
-            let (found, differing) = agent.verdicts(self.selected)?;
-            let certain = (agent.is_current && !differing.is_empty()).then(|| differing.clone());
+            let (found, mut differing) = agent.verdicts(self.selected)?;
+            if !agent.is_current {
+                differing.clear();
+            }
+            let certain = (!differing.is_empty()).then(|| differing.clone());
             Ok(((found, differing), certain))
         })?;
-        let is_current = self.agent.as_ref().is_some_and(|agent| agent.is_current);
-        Ok((found, if is_certain && is_current { differing } else { BTreeSet::new() }))
+        Ok((found, if is_certain { differing } else { BTreeSet::new() }))
     }
 }
 
@@ -222,50 +221,37 @@ fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
     picture.sort(arguments.sort);
     check(&picture, selected)?;
     let mut text = written(&picture, arguments)?;
-    if is_table(arguments.output) {
+    if arguments.output.is_text() {
         text.push_str("\na plan: counters and the kernel's state are unknown\n");
     }
     Ok(crate::commands::print(&text)?)
 }
 
-fn is_table(output: ServicesOutput) -> bool {
-    matches!(output, ServicesOutput::Text | ServicesOutput::Wide)
-}
-
 fn written(picture: &Picture, arguments: &Arguments) -> anyhow::Result<String> {
-    let watches = arguments.watch.is_some();
-    Ok(match arguments.output {
-        ServicesOutput::Text | ServicesOutput::Wide => {
-            let wide = arguments.output == ServicesOutput::Wide;
-            picture.text(Columns { wide, rate: watches }, arguments.name.is_some())
-        }
+    let whole = || crate::commands::written(arguments.output, picture);
+    match arguments.output {
         // One line for each picture.
-        ServicesOutput::Json if watches => {
-            serde_json::to_string(picture).context("cannot write the Services as JSON")? + "\n"
+        Format::Json if arguments.watch.is_some() => {
+            Ok(serde_json::to_string(picture).context("cannot write JSON")? + "\n")
         }
-        ServicesOutput::Json => crate::commands::json(picture)?,
-        ServicesOutput::Yaml => {
-            let yaml = serde_saphyr::to_string(picture);
-            let yaml = yaml.context("cannot write the Services as YAML")?;
-            let mark = if watches { "---\n" } else { "" };
-            format!("{mark}{}\n", yaml.trim_end())
-        }
-    })
+        Format::Yaml if arguments.watch.is_some() => Ok("---\n".to_owned() + &whole()?),
+        _ => whole(),
+    }
 }
 
 /// Shows a picture of several. Returns false if the reader has closed
 /// the pipe.
-fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
+fn show(text: &str, output: Format) -> anyhow::Result<bool> {
     let text = escape::lines(text);
     let mut stdout = io::stdout().lock();
-    let written = if is_table(output) && stdout.is_terminal() {
+    let written = if output.is_text() && stdout.is_terminal() {
         // Each line at its row, without wrapping; then everything below is erased. Nothing scrolls:
         // rows below the terminal's are its last one.
         let rows = (1..).zip(text.lines());
         let lines: String = rows.map(|(row, line)| format!("\x1b[{row}H{line}\x1b[K")).collect();
         write!(stdout, "\x1b[?7l{lines}\x1b[?7h\x1b[J")
     } else {
-        let end = if is_table(output) { "\n" } else { "" };
+        let end = if output.is_text() { "\n" } else { "" };
         write!(stdout, "{text}{end}")
     };
     match written.and_then(|()| stdout.flush()) {
@@ -310,12 +296,7 @@ impl Agent {
         let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);
         let keys: BTreeSet<FrontendKey> = self.desired.claimed_by(name).filter(owned).collect();
         let context = self.desired.node_context();
-        let is_node = |address: IpAddr| {
-            context.is_some_and(|context| match context.node_port_addresses(Family::of(address)) {
-                Some(addresses) => addresses.contains(&address),
-                None => context.interface_addresses.contains(&address),
-            })
-        };
-        TrackedConnections::read(&mut Conntrack::open()?, &keys, is_node)
+        let addresses = context.map(|context| context.own_node_port_addresses());
+        TrackedConnections::read(&mut Conntrack::open()?, &keys, &addresses.unwrap_or_default())
     }
 }

@@ -16,7 +16,7 @@ use crate::dataplane::table_family;
 /// Numbers of tracked connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tracked {
+pub(super) struct Tracked {
     /// TCP connections and SCTP associations after their handshake, UDP flows with replies.
     pub established: u64,
     /// TCP connections whose SYN has no answer yet.
@@ -54,23 +54,22 @@ impl AddAssign for Tracked {
 
 /// The tracked connections of frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TrackedConnections(HashMap<(FrontendKey, (IpAddr, u16)), Tracked>);
+pub(super) struct TrackedConnections(HashMap<(FrontendKey, (IpAddr, u16)), Tracked>);
 
 impl TrackedConnections {
-    /// Reads the connections of these frontends. `is_node` returns true for addresses with node
-    /// ports.
+    /// Reads the connections of these frontends. `addresses` are those with node ports.
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn read(
+    pub(super) fn read(
         conntrack: &mut Conntrack,
         keys: &BTreeSet<FrontendKey>,
-        is_node: impl Fn(IpAddr) -> bool,
+        addresses: &BTreeSet<IpAddr>,
     ) -> Result<TrackedConnections, Error> {
         let mut found = TrackedConnections::default();
         for family in keys.iter().map(FrontendKey::family).collect::<BTreeSet<Family>>() {
             conntrack.connections(table_family(family), |connection| {
-                found.count(keys, &connection, &is_node);
+                found.count(keys, &connection, addresses);
             })?;
         }
         Ok(found)
@@ -80,7 +79,7 @@ impl TrackedConnections {
         &mut self,
         keys: &BTreeSet<FrontendKey>,
         connection: &Connection,
-        is_node: &impl Fn(IpAddr) -> bool,
+        addresses: &BTreeSet<IpAddr>,
     ) {
         let Some(protocol) = Protocol::from_number(connection.protocol) else { return };
         let (to, server) = (connection.original.destination, connection.reply.source);
@@ -92,7 +91,7 @@ impl TrackedConnections {
         let node_port = FrontendKey::NodePort(Family::of(to.ip()), protocol, to.port());
         let key = if keys.contains(&by_address) {
             by_address
-        } else if keys.contains(&node_port) && is_node(to.ip()) {
+        } else if keys.contains(&node_port) && addresses.contains(&to.ip()) {
             node_port
         } else {
             return;
@@ -101,14 +100,12 @@ impl TrackedConnections {
     }
 
     /// Returns the connections from a frontend to an endpoint.
-    #[must_use]
-    pub fn to(&self, key: FrontendKey, endpoint: (IpAddr, u16)) -> Tracked {
+    pub(super) fn to(&self, key: FrontendKey, endpoint: (IpAddr, u16)) -> Tracked {
         self.0.get(&(key, endpoint)).copied().unwrap_or_default()
     }
 
     /// Returns the connections from a frontend to all endpoints but these.
-    #[must_use]
-    pub fn to_others(&self, key: FrontendKey, endpoints: &[(IpAddr, u16)]) -> Tracked {
+    pub(super) fn to_others(&self, key: FrontendKey, endpoints: &[(IpAddr, u16)]) -> Tracked {
         let mut sum = Tracked::default();
         let others = self.0.iter().filter(|((own, to), _)| *own == key && !endpoints.contains(to));
         others.for_each(|(_, tracked)| sum += *tracked);

@@ -13,8 +13,7 @@ use crate::serve::status::Time;
 const UNKNOWN: &str = "unknown";
 
 /// Makes a picture of a node without an agent.
-#[must_use]
-pub fn picture_of_kernel(
+pub(super) fn picture_of_kernel(
     kernel: &Kernel<'_>,
     selected: &Selected,
     problems: Vec<String>,
@@ -69,5 +68,6 @@ pub fn picture_of_kernel(
         problems,
         services: services.collect(),
         ignored: Vec::new(),
+        detailed: selected.service.is_some(),
     }
 }

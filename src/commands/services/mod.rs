@@ -7,7 +7,7 @@
 //! existing ones stay.
 
 pub(in crate::commands) mod command;
-pub mod connections;
+mod connections;
 mod kernel;
 mod picture;
 mod sort;
@@ -23,39 +23,39 @@ use shunt_core::explain::EndpointView;
 
 use crate::serve::status::Time;
 
-pub use connections::{Tracked, TrackedConnections};
-pub use kernel::picture_of_kernel;
-use picture::rate;
-pub use picture::{Kernel, Selected, differing, picture};
-pub use sort::Sort;
-pub use text::Columns;
+use connections::{Tracked, TrackedConnections};
+use kernel::picture_of_kernel;
+use picture::{Kernel, Selected, differing, picture, rate};
 
 /// The Services of a node at one time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Picture {
+struct Picture {
     /// When the picture was taken.
-    pub taken: Time,
+    taken: Time,
     /// The name of the node.
-    pub node: String,
+    node: String,
     /// The zone of the node.
-    pub zone: Option<String>,
+    zone: Option<String>,
     /// The source of the objects.
-    pub source: Source,
+    source: Source,
     /// The number of syncs that the agent has applied.
-    pub revision: Option<u64>,
+    revision: Option<u64>,
     /// Problems of the agent, and why the kernel's state is unknown.
-    pub problems: Vec<String>,
+    problems: Vec<String>,
     /// The Services, sorted by namespace and name.
-    pub services: Vec<Service>,
+    services: Vec<Service>,
     /// The Services that shunt does not implement, sorted by namespace and name.
-    pub ignored: Vec<Ignored>,
+    ignored: Vec<Ignored>,
+    /// True if a Service is asked for by its name.
+    #[serde(skip)]
+    detailed: bool,
 }
 
 /// The source of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Source {
+enum Source {
     /// The running agent.
     Agent,
     /// Manifests; nothing is known about a kernel.
@@ -67,125 +67,125 @@ pub enum Source {
 /// A Service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Service {
+struct Service {
     /// `metadata.namespace`.
-    pub namespace: String,
+    namespace: String,
     /// `metadata.name`.
-    pub name: String,
+    name: String,
     /// `spec.internalTrafficPolicy`.
-    pub internal_traffic_policy: &'static str,
+    internal_traffic_policy: &'static str,
     /// `spec.externalTrafficPolicy`.
-    pub external_traffic_policy: &'static str,
+    external_traffic_policy: &'static str,
     /// The timeout of session affinity; `None` without session affinity.
-    pub session_affinity_seconds: Option<u32>,
+    session_affinity_seconds: Option<u32>,
     /// `spec.loadBalancerSourceRanges`.
-    pub source_ranges: Vec<String>,
+    source_ranges: Vec<String>,
     /// `spec.healthCheckNodePort`.
-    pub health_check_node_port: Option<u16>,
+    health_check_node_port: Option<u16>,
     /// The last change of the Service or of one of its EndpointSlices.
-    pub last_change: Option<LastChange>,
+    last_change: Option<LastChange>,
     /// The frontends, in the order of `spec.ports`.
-    pub frontends: Vec<Frontend>,
+    frontends: Vec<Frontend>,
 }
 
 /// The last change of a Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LastChange {
+struct LastChange {
     /// When the agent received it.
-    pub received: Time,
+    received: Time,
     /// The time from then to the commit.
-    pub committed_after_seconds: f64,
+    committed_after_seconds: f64,
 }
 
 /// A frontend of a Service port.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Frontend {
+struct Frontend {
     /// The Service port, as `namespace/name:port`.
-    pub service: String,
+    service: String,
     /// The name of the Service port.
-    pub port_name: String,
+    port_name: String,
     /// ClusterIP, LoadBalancer, ExternalIP or NodePort.
-    pub kind: &'static str,
+    kind: &'static str,
     /// The address; `None` for a node port.
-    pub address: Option<IpAddr>,
+    address: Option<IpAddr>,
     /// The addresses of a node port; `None` for all local addresses but loopback, or if they are
     /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub node_addresses: Option<Vec<IpAddr>>,
+    node_addresses: Option<Vec<IpAddr>>,
     /// The port.
-    pub port: u16,
+    port: u16,
     /// TCP, UDP or SCTP.
-    pub protocol: String,
+    protocol: String,
     /// IPv4 or IPv6.
-    pub family: String,
+    family: String,
     /// Cluster or Local.
-    pub policy: &'static str,
+    policy: &'static str,
     /// The number of endpoints that new connections may get.
-    pub endpoints_used: usize,
+    endpoints_used: usize,
     /// The number of endpoints of this family in the EndpointSlices.
-    pub endpoints_listed: usize,
+    endpoints_listed: usize,
     /// The new connections that the kernel has counted; `None` if they are unknown.
-    pub new_connections: Option<u64>,
+    new_connections: Option<u64>,
     /// The new connections a second since the last picture.
-    pub new_connections_per_second: Option<f64>,
+    new_connections_per_second: Option<f64>,
     /// The state in a word: `ok` if new connections get an endpoint.
-    pub state: &'static str,
+    state: &'static str,
     /// Why the state is not ok, and what to do.
-    pub reason: Option<String>,
+    reason: Option<String>,
     /// True if the kernel masquerades all connections, regardless of their source.
-    pub masquerade: bool,
+    masquerade: bool,
     /// The topology hints that select endpoints: zone or node.
-    pub topology: Option<&'static str>,
+    topology: Option<&'static str>,
     /// The kind of load balancing in the kernel, such as `random`.
-    pub load_balancing: Option<&'static str>,
+    load_balancing: Option<&'static str>,
     /// The timeout of session affinity in the kernel.
-    pub session_affinity_seconds: Option<u32>,
+    session_affinity_seconds: Option<u32>,
     /// The allowed sources; `None` for all sources.
-    pub allowed_sources: Option<Vec<String>>,
+    allowed_sources: Option<Vec<String>>,
     /// The endpoints for local pods and the node itself, if the policy is Local.
-    pub short_circuit: Option<ShortCircuit>,
+    short_circuit: Option<ShortCircuit>,
     /// The endpoints, if a Service is asked for by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub endpoints: Option<Vec<Endpoint>>,
+    endpoints: Option<Vec<Endpoint>>,
     /// The tracked connections to endpoints that are not listed any more, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unlisted_connections: Option<Tracked>,
+    unlisted_connections: Option<Tracked>,
 }
 
 /// The exception from policy Local for local pods and the node itself.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ShortCircuit {
+struct ShortCircuit {
     /// The number of endpoints.
-    pub endpoints_used: usize,
+    endpoints_used: usize,
     /// The new connections, which `newConnections` of the frontend includes.
-    pub new_connections: Option<u64>,
+    new_connections: Option<u64>,
 }
 
 /// An endpoint of a frontend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Endpoint {
+struct Endpoint {
     /// What the objects say about it.
     #[serde(flatten)]
-    pub view: EndpointView,
+    view: EndpointView,
     /// The tracked connections to it, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub connections: Option<Tracked>,
+    connections: Option<Tracked>,
 }
 
 /// A Service that shunt does not implement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Ignored {
+struct Ignored {
     /// `metadata.namespace`.
-    pub namespace: String,
+    namespace: String,
     /// `metadata.name`.
-    pub name: String,
+    name: String,
     /// The code of the reason.
-    pub code: &'static str,
+    code: &'static str,
     /// The reason as text.
-    pub reason: String,
+    reason: String,
 }

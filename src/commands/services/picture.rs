@@ -21,7 +21,7 @@ use crate::serve::status::Time;
 
 /// The Services of a picture; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selected {
+pub(super) struct Selected {
     /// Those of this namespace.
     pub namespace: Option<String>,
     /// The Service of this name, with its endpoints.
@@ -37,7 +37,7 @@ impl Selected {
 
 /// The state of the kernel.
 #[derive(Debug, Clone, Default)]
-pub struct Kernel<'a> {
+pub(super) struct Kernel<'a> {
     /// The verdicts; `None` if they are unknown.
     pub verdicts: Option<&'a Verdicts>,
     /// The verdicts of the last picture, and the time since then.
@@ -49,8 +49,7 @@ pub struct Kernel<'a> {
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
-#[must_use]
-pub fn differing(
+pub(super) fn differing(
     Subject { store, desired, .. }: Subject<'_>,
     selected: &Selected,
     verdicts: &Verdicts,
@@ -74,8 +73,7 @@ pub fn differing(
 }
 
 /// Makes a picture.
-#[must_use]
-pub fn picture(
+pub(super) fn picture(
     sources: Subject<'_>,
     kernel: Kernel<'_>,
     selected: &Selected,
@@ -84,7 +82,7 @@ pub fn picture(
     let Subject { store, desired, agent } = sources;
     let context = desired.node_context();
     let locality = context.map(|context| context.locality()).unwrap_or_default();
-    let conflicts = desired.conflicts().map(|it| ((it.frontend, &it.loser), it));
+    let conflicts = desired.conflicts().map(|it| ((it.frontend, it.loser.clone()), it));
     let quarantined = agent.into_iter().flat_map(|agent| &agent.status.rules.quarantined);
     let quarantined =
         quarantined.filter_map(|it| Some((it.frontend.as_deref()?, it.reason.as_str())));
@@ -118,6 +116,7 @@ pub fn picture(
         problems,
         services: services.map(|service| painter.service(service)).collect(),
         ignored: ignored.collect(),
+        detailed: selected.service.is_some(),
     }
 }
 
@@ -127,7 +126,7 @@ struct Painter<'a> {
     context: Option<&'a NodeContext>,
     detailed: bool,
     /// By frontend and loser.
-    conflicts: HashMap<(FrontendKey, &'a ObjectName), &'a Conflict>,
+    conflicts: HashMap<(FrontendKey, ObjectName), Conflict>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
     last_changes: HashMap<&'a ObjectName, &'a history::LastChange>,
@@ -140,8 +139,8 @@ impl Painter<'_> {
             .desired
             .claimed_by(&service.name)
             .filter_map(|key| {
-                let place = service.ports.iter().position(|port| is_of(port, key))?;
-                Some((place, kind_of(service, key), key))
+                let place = service.ports.iter().position(|port| key.is_of(port))?;
+                Some((place, self.sources.desired.kind_of(&service.name, key)?, key))
             })
             .collect();
         keys.sort_unstable();
@@ -173,10 +172,6 @@ impl Painter<'_> {
         key: FrontendKey,
     ) -> Frontend {
         let Subject { store, desired, .. } = self.sources;
-        let label = match &*port.name {
-            "" => service.name.to_string(),
-            name => format!("{}:{name}", service.name),
-        };
         let node_addresses = match key {
             FrontendKey::Address(..) => None,
             FrontendKey::NodePort(family, protocol, _) => self
@@ -203,7 +198,7 @@ impl Painter<'_> {
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
         let frontend = Frontend {
-            service: label,
+            service: plan::label(service, port).to_string(),
             port_name: port.name.to_string(),
             kind: kind_word(kind),
             address,
@@ -269,7 +264,7 @@ impl Painter<'_> {
         has_no_address: bool,
     ) -> (&'static str, Option<String>) {
         if !is_planned {
-            let lost = self.conflicts.get(&(key, &service.name));
+            let lost = self.conflicts.get(&(key, service.name.clone()));
             let reason = lost.map(|it| format!("Service {} has it: {}", it.winner, it.reason));
             return ("conflict", reason);
         }
@@ -309,29 +304,6 @@ pub(super) fn rate(
     let before = before.get(&key).map_or(0, Verdict::connections);
     let new = now.checked_sub(before).unwrap_or(now);
     (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
-}
-
-/// Returns true if a frontend is one of the service port.
-fn is_of(port: &ServicePort, key: FrontendKey) -> bool {
-    port.protocol == key.protocol()
-        && match key {
-            FrontendKey::Address(_, _, number) => port.port == number,
-            FrontendKey::NodePort(_, _, number) => port.node_port == Some(number),
-        }
-}
-
-/// Returns the kind of a frontend that the Service claims, even if it does not own it.
-fn kind_of(service: &model::Service, key: FrontendKey) -> FrontendKind {
-    match key {
-        FrontendKey::NodePort(..) => FrontendKind::NodePort,
-        FrontendKey::Address(ip, ..) if service.cluster_ips.contains(&ip) => {
-            FrontendKind::ClusterIp
-        }
-        FrontendKey::Address(ip, ..) if service.load_balancer_ips.contains(&ip) => {
-            FrontendKind::Vip
-        }
-        FrontendKey::Address(..) => FrontendKind::ExternalIp,
-    }
 }
 
 fn policy_word(policy: TrafficPolicy) -> &'static str {

@@ -3,24 +3,12 @@
 use std::cmp::Ordering;
 use std::slice::from_ref;
 
-use clap::ValueEnum;
-
 use super::{Frontend, Picture};
-
-/// The order of Services, and of the frontends of each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
-    /// By namespace and name, and in the order of `spec.ports`.
-    Name,
-    /// Most new connections a second first, which needs --watch; then most connections.
-    Rate,
-    /// Most new connections first.
-    Connections,
-}
+use crate::commands::args::Sort;
 
 impl Picture {
     /// Sorts the Services, which are in the order of their names.
-    pub fn sort(&mut self, sort: Sort) {
+    pub(super) fn sort(&mut self, sort: Sort) {
         let key = |frontends: &[Frontend]| {
             let rates = frontends.iter().filter_map(|it| it.new_connections_per_second);
             let rate: f64 = if sort == Sort::Rate { rates.sum() } else { 0.0 };

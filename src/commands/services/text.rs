@@ -1,7 +1,7 @@
 //! The picture as text.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shunt_core::model::Balancing;
@@ -13,37 +13,25 @@ use crate::serve::status::Time;
 /// The maximum number of problems in the text; JSON has all.
 const MAX_PROBLEMS: usize = 3;
 
-/// The columns of the table of frontends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Columns {
-    /// Masquerade, topology hints, session affinity, source ranges and short circuit, too.
-    pub wide: bool,
-    /// The new connections a second, too.
-    pub rate: bool,
+impl fmt::Display for Picture {
+    /// Problems first. `{:#}` has more columns: masquerade, topology hints, session affinity, source ranges
+    /// and short circuit.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut text, wide) = (String::new(), f.alternate());
+        self.write_problems(&mut text);
+        let detailed = || self.services.iter().filter(|_| self.detailed);
+        detailed().for_each(|service| write_head(&mut text, service, self.taken));
+        self.write_frontends(&mut text, wide);
+        for service in detailed() {
+            write_reasons(&mut text, service);
+            write_endpoints(&mut text, service);
+        }
+        self.write_ignored(&mut text, wide || self.detailed);
+        f.write_str(&text)
+    }
 }
 
 impl Picture {
-    /// Writes the picture as text: problems first.
-    #[must_use]
-    pub fn text(&self, columns: Columns, detailed: bool) -> String {
-        let mut text = String::new();
-        self.write_problems(&mut text);
-        if detailed {
-            for service in &self.services {
-                write_head(&mut text, service, self.taken);
-            }
-        }
-        self.write_frontends(&mut text, columns);
-        if detailed {
-            for service in &self.services {
-                write_reasons(&mut text, service);
-                write_endpoints(&mut text, service);
-            }
-        }
-        self.write_ignored(&mut text, columns.wide || detailed);
-        text
-    }
-
     fn write_problems(&self, text: &mut String) {
         for problem in self.problems.iter().take(MAX_PROBLEMS) {
             line(text, format_args!("PROBLEM  {problem}"));
@@ -56,7 +44,7 @@ impl Picture {
         }
     }
 
-    fn write_frontends(&self, text: &mut String, columns: Columns) {
+    fn write_frontends(&self, text: &mut String, wide: bool) {
         let frontends: Vec<&Frontend> =
             self.services.iter().flat_map(|service| &service.frontends).collect();
         if frontends.is_empty() {
@@ -66,12 +54,13 @@ impl Picture {
             return;
         }
         let mut heads = vec!["SERVICE", "KIND", "FRONTEND", "POLICY", "ENDPOINTS", "CONNECTIONS"];
-        heads.extend(columns.rate.then_some("RATE"));
+        let has_rate = frontends.iter().any(|it| it.new_connections_per_second.is_some());
+        heads.extend(has_rate.then_some("RATE"));
         heads.push("STATE");
-        if columns.wide {
+        if wide {
             heads.extend(["MASQUERADE", "TOPOLOGY", "AFFINITY", "SOURCES", "SHORT CIRCUIT"]);
         }
-        let rows = frontends.into_iter().map(|frontend| cells(frontend, columns, self));
+        let rows = frontends.into_iter().map(|frontend| cells(frontend, has_rate, wide, self));
         write_table(text, &heads, &rows.collect::<Vec<_>>());
     }
 
@@ -105,7 +94,7 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{}", escape::line(&line.to_string()));
 }
 
-fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String> {
+fn cells(frontend: &Frontend, has_rate: bool, wide: bool, picture: &Picture) -> Vec<String> {
     let Frontend { endpoints_used: used, endpoints_listed: listed, .. } = frontend;
     let mut cells = vec![
         frontend.service.clone(),
@@ -115,12 +104,12 @@ fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String
         format!("{used}/{listed}"),
         frontend.new_connections.map_or("-".to_owned(), |count| count.to_string()),
     ];
-    if columns.rate {
+    if has_rate {
         let rate = frontend.new_connections_per_second;
         cells.push(rate.map_or("-".to_owned(), |rate| format!("{rate:.1}/s")));
     }
     cells.push(frontend.state.to_string());
-    if columns.wide {
+    if wide {
         let none = || "-".to_owned();
         cells.extend([
             if frontend.masquerade { "always" } else { "by source" }.to_owned(),

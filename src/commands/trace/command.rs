@@ -11,26 +11,24 @@ use shunt_core::plan::{NodeContext, Options};
 
 use super::follow::follow;
 use super::{Report, Target};
-use crate::agent::{Failure, kernel_errors, logging, netns};
+use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Format, Trace as Arguments};
-use crate::commands::{output, print};
-use crate::serve::query::Selection;
-use crate::serve::query::{NoAnswer, ask_objects};
+use crate::commands::{output, print, written};
+use crate::serve::query::{NoAnswer, Selection, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.
 const NOT_DELIVERED: u8 = 3;
 
 pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
-    netns::enter(arguments.netns.as_deref())?;
+    arguments.here.enter()?;
     let (to, protocol) = arguments.to;
     if arguments.from.is_some_and(|from| from.is_ipv4() != to.is_ipv4()) {
         return Err(anyhow!("--from and --to are addresses of different families").into());
     }
     // Before the table exists, so that no signal ends the process without its deletion.
     let stop = signals().context("cannot receive signals")?;
-    let target = Target { to, protocol, from: arguments.from };
-    let text = arguments.output == Format::Text;
+    let target = Target { to, protocol, from: arguments.from, count: arguments.count };
+    let text = arguments.output.is_text();
     let mut reports: Vec<Report> = Vec::new();
     let mut printed = Ok(());
     let each = |report| {
@@ -39,13 +37,12 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         }
         reports.push(report);
     };
-    let Arguments { count, timeout, .. } = *arguments;
-    let is_stopped = follow(&target, count, timeout, &node_context(&target), stop.as_fd(), each)
+    let is_stopped = follow(&target, arguments.timeout, &node_context(&target), stop.as_fd(), each)
         .map_err(kernel_errors::explain)
         .context("cannot trace packets")?;
     printed?;
     if !text {
-        print(&crate::commands::json(&json!({ "packets": reports }))?)?;
+        print(&written(arguments.output, &json!({ "packets": reports }))?)?;
     }
     if reports.is_empty() {
         let why = if is_stopped { "until a signal came" } else { "in time" };

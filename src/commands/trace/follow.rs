@@ -7,8 +7,10 @@ use nfnetlink::nft::{Error, TraceListener};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shunt_core::plan::NodeContext;
 
+use super::packets::Packets;
 use super::report::Words;
-use super::{Packets, Report, Target, TraceTable};
+use super::table::TraceTable;
+use super::{Report, Target};
 
 /// Traces packets in the network namespace of this thread, until so many came (of each client, only
 /// the first one counts), the time is over or `stop` becomes readable. `node_context` is that of the
@@ -19,7 +21,6 @@ use super::{Packets, Report, Target, TraceTable};
 /// If the kernel refuses a listing, the subscription or the table.
 pub(super) fn follow(
     target: &Target,
-    count: u32,
     timeout: Duration,
     node_context: &NodeContext,
     stop: BorrowedFd<'_>,
@@ -28,12 +29,12 @@ pub(super) fn follow(
     // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
     let replies = Words::read(target, node_context)?.has_nat();
     let mut listener = TraceListener::open()?;
-    let _table = TraceTable::install(target, count, replies)?;
-    tracing::info!(to = %target.to, protocol = %target.protocol, count, ?timeout, "waiting for packets");
+    let _table = TraceTable::install(target, replies)?;
+    tracing::info!(to = %target.to, protocol = %target.protocol, count = target.count, ?timeout, "waiting for packets");
     let end = Instant::now() + timeout;
     let mut packets = Packets::new(replies);
     let (mut found, mut is_stopped, mut has_lost) = (0, false, false);
-    while found < count && !is_stopped {
+    while found < target.count && !is_stopped {
         let now = Instant::now();
         let next = packets.next_due();
         // A packet that was seen in time gets its report.

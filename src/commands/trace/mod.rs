@@ -1,7 +1,7 @@
 //! Follows real packets through all rules of a network namespace.
 //!
 //! Owns: a table that exists only meanwhile and sets the trace bit of some first packets
-//! ([`TraceTable`]), the way of each packet from the events of the kernel ([`Packets`]), and the
+//! (`TraceTable`), the way of each packet from the events of the kernel (`Packets`), and the
 //! [`Report`] about it.
 //!
 //! Must not know: the objects of the cluster. Rules of shunt are recognised by the plan of the
@@ -15,20 +15,140 @@ mod table;
 mod text;
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
 
+use nfnetlink::nft::{PacketHeader, TraceEvent};
+use serde::Serialize;
 use shunt_core::model::Protocol;
 
-pub use packets::{Outcome, Packet, Packets, Reply, Step};
-pub use report::{Report, StepReport};
-pub use table::TraceTable;
-
 /// The packets to trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+struct Target {
     /// The destination address and port, as the client sends it.
-    pub to: SocketAddr,
+    to: SocketAddr,
     /// The transport protocol.
-    pub protocol: Protocol,
+    protocol: Protocol,
     /// The source address; `None` for every source.
-    pub from: Option<IpAddr>,
+    from: Option<IpAddr>,
+    /// The number of clients: of each, only the first packet counts.
+    count: u32,
+}
+
+/// A traced packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Packet {
+    ids: Vec<u32>,
+    /// The addresses and ports at the beginning.
+    first: PacketHeader,
+    /// The addresses and ports where the packet was seen last.
+    last: PacketHeader,
+    /// The index of the interface on which it arrived; `None` for a packet of the node itself.
+    input: Option<u32>,
+    /// The index of the interface by which it left the node; `None` if a process received it.
+    output: Option<u32>,
+    /// The mark after the last step.
+    mark: u32,
+    /// The rules and policies that it met.
+    steps: Vec<TraceEvent>,
+    /// The first reply.
+    reply: Option<Reply>,
+    place: Place,
+    dropped: Option<TraceEvent>,
+    awaits_reply: bool,
+    touched: Instant,
+}
+
+/// How far a packet came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Before the routing decision.
+    Begun,
+    /// In the hook forward.
+    Forwarded,
+    /// At the end of the last hook: on its way to an interface or a process.
+    Gone,
+}
+
+/// The first reply to a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Reply {
+    id: u32,
+    /// The addresses and ports, before NAT is undone.
+    header: PacketHeader,
+    /// The step that dropped the reply.
+    dropped: Option<TraceEvent>,
+}
+
+/// The end of a packet's way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    /// It went to the endpoint, and a reply came back, or none within three seconds.
+    Delivered,
+    /// It went to the endpoint, which refuses the connection.
+    Refused,
+    /// A rule or policy ended its way.
+    Dropped(TraceEvent),
+    /// It did not come further, and no rule of nf_tables dropped it.
+    Lost {
+        /// True if it was lost in the hook forward, false if before.
+        in_forward: bool,
+    },
+}
+
+/// What became of a packet, and its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// The source, as the packet arrived.
+    source: SocketAddr,
+    /// The destination, as the packet arrived.
+    destination: SocketAddr,
+    /// The transport protocol.
+    protocol: String,
+    /// The interface on which the packet arrived; `null` for a packet of the node itself.
+    input: Option<String>,
+    /// The rules and policies that it met, in their order.
+    steps: Vec<StepReport>,
+    /// The service port, as `namespace/name:port`.
+    service: Option<String>,
+    /// The backend, if NAT changed the destination.
+    backend: Option<SocketAddr>,
+    /// The source as it was seen last, if NAT changed it.
+    translated_source: Option<SocketAddr>,
+    /// The interface by which the packet left the node.
+    output: Option<String>,
+    /// `delivered`, `refused`, `dropped` or `lost`.
+    outcome: &'static str,
+    /// The rule, policy or endpoint that ended the way.
+    by: Option<String>,
+    /// Why, as far as it is known.
+    reason: Option<String>,
+    /// True if a reply came back, false if none came within three seconds; `null` if the packet was
+    /// not delivered.
+    answered: Option<bool>,
+}
+
+/// A rule or policy that a packet met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepReport {
+    /// The hook of the base chain; empty if it is unknown.
+    hook: String,
+    /// The family of the table.
+    family: String,
+    /// The table.
+    table: String,
+    /// The chain.
+    chain: String,
+    /// The number of the rule; `null` for the policy of the chain.
+    handle: Option<u64>,
+    /// The rule in the syntax of nft, for rules of shunt.
+    rule: Option<String>,
+    /// The comment of the rule.
+    comment: Option<String>,
+    /// The verdict.
+    verdict: String,
+    /// The element that gave the verdict: its map and its comment, a service port.
+    element: Option<String>,
+    /// The backend that the rule chose.
+    backend: Option<SocketAddr>,
 }

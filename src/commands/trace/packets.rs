@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, Verdict};
+use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
 
 use super::table::Marker;
+use super::{Outcome, Packet, Place, Reply};
 use crate::dataplane::trace_table::TABLE;
 
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
@@ -12,89 +13,12 @@ const QUIET: Duration = Duration::from_secs(1);
 /// How long to wait for a reply. A TCP client repeats its SYN after one second.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A rule or policy that a packet met.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// The family of the table.
-    pub family: NfProto,
-    /// The table.
-    pub table: String,
-    /// The chain.
-    pub chain: String,
-    /// The rule by its handle, or the policy.
-    pub step: TraceStep,
-    /// The verdict.
-    pub verdict: Verdict,
-}
-
-/// The first reply to a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    id: u32,
-    /// The addresses and ports, before NAT is undone.
-    pub header: PacketHeader,
-    /// The step that dropped the reply.
-    pub dropped: Option<Step>,
-}
-
 impl Reply {
     /// Returns true if the endpoint or a router refuses the connection: a TCP reset, or an ICMP
     /// error.
-    #[must_use]
-    pub fn refuses(&self) -> bool {
+    pub(super) fn refuses(&self) -> bool {
         self.header.is_reset() || self.header.is_icmp_error()
     }
-}
-
-/// How far a packet came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    /// Before the routing decision.
-    Begun,
-    /// In the hook forward.
-    Forwarded,
-    /// At the end of the last hook: on its way to an interface or a process.
-    Gone,
-}
-
-/// The end of a packet's way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// It went to the endpoint, and a reply came back, or none within three seconds.
-    Delivered,
-    /// It went to the endpoint, which refuses the connection.
-    Refused,
-    /// A rule or policy ended its way.
-    Dropped(Step),
-    /// It did not come further, and no rule of nf_tables dropped it.
-    Lost {
-        /// True if it was lost in the hook forward, false if before.
-        in_forward: bool,
-    },
-}
-
-/// A traced packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
-    ids: Vec<u32>,
-    /// The addresses and ports at the beginning.
-    pub first: PacketHeader,
-    /// The addresses and ports where the packet was seen last.
-    pub last: PacketHeader,
-    /// The index of the interface on which it arrived; `None` for a packet of the node itself.
-    pub input: Option<u32>,
-    /// The index of the interface by which it left the node; `None` if a process received it.
-    pub output: Option<u32>,
-    /// The mark after the last step.
-    pub mark: u32,
-    /// The rules and policies that it met.
-    pub steps: Vec<Step>,
-    /// The first reply.
-    pub reply: Option<Reply>,
-    place: Place,
-    dropped: Option<Step>,
-    awaits_reply: bool,
-    touched: Instant,
 }
 
 impl Packet {
@@ -128,8 +52,7 @@ impl Packet {
     }
 
     /// Returns the end of the way; `None` before it is known.
-    #[must_use]
-    pub fn outcome(&self, now: Instant) -> Option<Outcome> {
+    pub(super) fn outcome(&self, now: Instant) -> Option<Outcome> {
         if now < self.due() {
             return None;
         }
@@ -142,8 +65,7 @@ impl Packet {
     }
 
     /// Returns true if NAT changed the destination.
-    #[must_use]
-    pub fn is_translated(&self) -> bool {
+    pub(super) fn is_translated(&self) -> bool {
         self.first.destination != self.last.destination
     }
 
@@ -157,39 +79,30 @@ impl Packet {
             Some(Marker::Arrives) => (self.place, self.output) = (Place::Gone, None),
             Some(Marker::Start | Marker::Reply | Marker::Translated) => {}
             None => {
-                let step = Step::of(event);
                 if matches!(event.verdict, Verdict::Drop | Verdict::Stolen) {
-                    self.dropped = Some(step.clone());
+                    self.dropped = Some(event.clone());
                 }
-                self.steps.push(step);
+                self.steps.push(event.clone());
             }
         }
     }
 }
 
-impl Step {
-    fn of(event: &TraceEvent) -> Step {
-        let TraceEvent { family, table, chain, step, verdict, .. } = event.clone();
-        Step { family, table, chain, step, verdict }
-    }
-}
-
 /// The traced packets that have no outcome yet.
 #[derive(Debug)]
-pub struct Packets {
+pub(super) struct Packets {
     open: Vec<Packet>,
     replies: bool,
 }
 
 impl Packets {
     /// Begins without packets. With `replies`, a packet that has left waits for its reply.
-    #[must_use]
-    pub fn new(replies: bool) -> Packets {
+    pub(super) fn new(replies: bool) -> Packets {
         Packets { open: Vec::new(), replies }
     }
 
     /// Takes an event of the kernel.
-    pub fn take(&mut self, event: &TraceEvent, now: Instant) {
+    pub(super) fn take(&mut self, event: &TraceEvent, now: Instant) {
         let marker = (event.table == TABLE).then(|| Marker::of(&event.chain)).flatten();
         if event.step == TraceStep::Return {
             return;
@@ -202,7 +115,7 @@ impl Packets {
         if let Some(packet) = self.open.iter_mut().find(replied) {
             let dropped = event.verdict == Verdict::Drop && marker.is_none();
             if let Some(reply) = packet.reply.as_mut().filter(|_| dropped) {
-                reply.dropped = Some(Step::of(event));
+                reply.dropped = Some(event.clone());
             }
             return;
         }
@@ -236,20 +149,21 @@ impl Packets {
     }
 
     /// Removes the packets whose outcome is known, and returns them with it.
-    pub fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
+    pub(super) fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
         let done = self.open.extract_if(.., |packet| packet.outcome(now).is_some());
         done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
     }
 
     /// Returns when the next outcome is known if nothing else happens.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.open.iter().map(Packet::due).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nfnetlink::nft::NfProto;
+
     use super::*;
 
     const CLIENT: &str = "10.244.1.7:41733";

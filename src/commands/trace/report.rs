@@ -1,79 +1,24 @@
 //! The report about a traced packet: names for its numbers, and the rules in words.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use nfnetlink::nft::{self, AttachedChain, DumpedRule, NfProto, Socket, TraceStep, Verdict};
+use nfnetlink::nft::{
+    self, AttachedChain, DumpedRule, NfProto, Socket, TraceEvent, TraceStep, Verdict,
+};
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
-use serde::Serialize;
 use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, NodeContext, Set};
 
-use super::{Outcome, Packet, Step, Target};
+use super::{Outcome, Packet, Reply, Report, StepReport, Target};
 use crate::dataplane::{LiveRule, frontend_element, live_rules, table_family};
-
-/// What became of a packet, and its way.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// The source, as the packet arrived.
-    pub source: SocketAddr,
-    /// The destination, as the packet arrived.
-    pub destination: SocketAddr,
-    /// The transport protocol.
-    pub protocol: String,
-    /// The interface on which the packet arrived; `null` for a packet of the node itself.
-    pub input: Option<String>,
-    /// The rules and policies that it met, in their order.
-    pub steps: Vec<StepReport>,
-    /// The service port, as `namespace/name:port`.
-    pub service: Option<String>,
-    /// The backend, if NAT changed the destination.
-    pub backend: Option<SocketAddr>,
-    /// The source as it was seen last, if NAT changed it.
-    pub translated_source: Option<SocketAddr>,
-    /// The interface by which the packet left the node.
-    pub output: Option<String>,
-    /// `delivered`, `refused`, `dropped` or `lost`.
-    pub outcome: &'static str,
-    /// The rule, policy or endpoint that ended the way.
-    pub by: Option<String>,
-    /// Why, as far as it is known.
-    pub reason: Option<String>,
-    /// True if a reply came back, false if none came within three seconds; `null` if the packet was
-    /// not delivered.
-    pub answered: Option<bool>,
-}
-
-/// A rule or policy that a packet met.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StepReport {
-    /// The hook of the base chain; empty if it is unknown.
-    pub hook: String,
-    /// The family of the table.
-    pub family: String,
-    /// The table.
-    pub table: String,
-    /// The chain.
-    pub chain: String,
-    /// The number of the rule; `null` for the policy of the chain.
-    pub handle: Option<u64>,
-    /// The rule in the syntax of nft, for rules of shunt.
-    pub rule: Option<String>,
-    /// The comment of the rule.
-    pub comment: Option<String>,
-    /// The verdict.
-    pub verdict: String,
-    /// The element that gave the verdict: its map and its comment, a service port.
-    pub element: Option<String>,
-    /// The backend that the rule chose.
-    pub backend: Option<SocketAddr>,
-}
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
 const EARLIER: &str = "it belongs to an existing flow, which meets no rules for new ones";
+
+/// What became of a packet, what ended its way, and why.
+type End = (&'static str, Option<String>, Option<String>);
 
 /// Words for the numbers in the events of the kernel.
 pub(super) struct Words {
@@ -113,12 +58,12 @@ impl Words {
     }
 
     /// Reads comment and refusal of a rule. One that cannot be read is shown by its number.
-    fn note(&mut self, step: &Step) -> Option<DumpedRule> {
+    fn note(&mut self, step: &TraceEvent) -> Option<DumpedRule> {
         let TraceStep::Rule(handle) = step.step else { return None };
         self.socket.rule(step.family, &step.table, &step.chain, handle).ok().flatten()
     }
 
-    fn is_own(&self, step: &Step) -> bool {
+    fn is_own(&self, step: &TraceEvent) -> bool {
         let family = match self.family {
             model::Family::V4 => NfProto::Ip,
             model::Family::V6 => NfProto::Ip6,
@@ -126,12 +71,21 @@ impl Words {
         step.family == family && step.table == plan::TABLE
     }
 
-    /// Describes a step; `None` for the end of a base chain of shunt, which says nothing.
-    fn step(&mut self, step: &Step, packet: &Packet, hook: &mut String) -> Option<StepReport> {
-        let attached = self.chains.iter().find(|chain| {
+    /// Returns the base chain of a step.
+    fn attached(&self, step: &TraceEvent) -> Option<&AttachedChain> {
+        self.chains.iter().find(|chain| {
             chain.family == step.family && chain.table == step.table && chain.chain == step.chain
-        });
-        if let Some(chain) = attached {
+        })
+    }
+
+    /// Describes a step; `None` for the end of a base chain of shunt, which says nothing.
+    fn step(
+        &mut self,
+        step: &TraceEvent,
+        packet: &Packet,
+        hook: &mut String,
+    ) -> Option<StepReport> {
+        if let Some(chain) = self.attached(step) {
             chain.hook_name().clone_into(hook);
         }
         let own = self.is_own(step);
@@ -222,11 +176,7 @@ impl Words {
         }
     }
 
-    fn delivered(
-        &self,
-        packet: &Packet,
-        replies: bool,
-    ) -> (&'static str, Option<String>, Option<String>) {
+    fn delivered(&self, packet: &Packet, replies: bool) -> End {
         let dropped = packet.reply.as_ref().and_then(|reply| reply.dropped.as_ref());
         let reason = match (&packet.reply, dropped) {
             (_, Some(step)) => Some(format!("the reply was dropped by {}", place(step))),
@@ -237,7 +187,7 @@ impl Words {
         ("delivered", None, reason)
     }
 
-    fn dropped(&mut self, step: &Step) -> (&'static str, Option<String>, Option<String>) {
+    fn dropped(&mut self, step: &TraceEvent) -> End {
         let note = self.note(step);
         let outcome = match &note {
             Some(note) if note.rejects() => "refused",
@@ -255,27 +205,21 @@ impl Words {
     /// Returns true if a chain for address translation is among the steps. The kernel runs such
     /// chains for the first packet of a connection only.
     fn met_nat(&self, packet: &Packet) -> bool {
-        let is_nat = |step: &Step| {
-            self.chains.iter().any(|chain| {
-                chain.kind == "nat"
-                    && chain.family == step.family
-                    && chain.table == step.table
-                    && chain.chain == step.chain
-            })
-        };
+        let is_nat =
+            |step: &TraceEvent| self.attached(step).is_some_and(|chain| chain.kind == "nat");
         packet.steps.iter().any(is_nat)
     }
 }
 
-fn place(step: &Step) -> String {
-    let Step { family, table, chain, .. } = step;
+fn place(step: &TraceEvent) -> String {
+    let TraceEvent { family, table, chain, .. } = step;
     match step.step {
         TraceStep::Rule(handle) => format!("{family} {table} {chain} rule {handle}"),
         _ => format!("policy of {family} {table} {chain}"),
     }
 }
 
-fn refusal(reply: &super::Reply) -> String {
+fn refusal(reply: &Reply) -> String {
     let source = reply.header.source;
     if reply.header.is_reset() {
         format!("{source} (TCP reset)")

@@ -68,7 +68,7 @@ impl Marker {
 
 /// The table in the kernel. A drop of the value deletes it.
 #[derive(Debug)]
-pub struct TraceTable {
+pub(super) struct TraceTable {
     socket: Socket,
     family: Family,
 }
@@ -79,20 +79,15 @@ impl TraceTable {
     ///
     /// # Errors
     /// [`Error::Owned`] if another trace of this family runs; the kernel's error otherwise.
-    pub fn install(target: &Target, count: u32, replies: bool) -> Result<TraceTable, Error> {
+    pub(super) fn install(target: &Target, replies: bool) -> Result<TraceTable, Error> {
         let mut socket = Socket::open()?;
-        create(&mut socket, target, count, replies)?;
+        create(&mut socket, target, replies)?;
         Ok(TraceTable { socket, family: Family::of(target.to.ip()) })
     }
 }
 
 /// Creates the table in place of one of a killed command, owned if the kernel can.
-fn create(
-    kernel: &mut dyn Kernel,
-    target: &Target,
-    count: u32,
-    replies: bool,
-) -> Result<(), Error> {
+fn create(kernel: &mut dyn Kernel, target: &Target, replies: bool) -> Result<(), Error> {
     let family = Family::of(target.to.ip());
     let orphan = orphan(kernel, family)?;
     let comment = comment(kernel.port());
@@ -101,7 +96,22 @@ fn create(
         if orphan {
             batch.delete_table(family, TABLE);
         }
-        fill(&mut batch, family, flags, &comment, target, count, replies);
+        batch.add_table(family, TABLE, flags, &comment);
+        for set in [CLIENTS, ANSWERED] {
+            batch.add_set(family, TABLE, set, &clients(family, target.count));
+        }
+        for (name, hook, priority, marker) in CHAINS {
+            let base = BaseChain { kind: ChainKind::Filter, hook, priority };
+            let rule = match marker {
+                Marker::Start => first_packets(family, target),
+                Marker::Reply if !replies => continue,
+                Marker::Reply => first_replies(family, target),
+                // The kernel sends the headers of a packet with a rule that matches, not with a policy.
+                _ => vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])],
+            };
+            batch.add_chain(family, TABLE, name, Some(base));
+            batch.add_rule(family, TABLE, name, &rule, None);
+        }
         batch.finish()
     };
     match kernel.commit(&batch(TABLE_OWNER)) {
@@ -136,33 +146,6 @@ fn is_about_flags(refusal: &Refusal) -> bool {
 }
 
 const KEY: Register = Register(0);
-
-fn fill(
-    batch: &mut Batch,
-    family: Family,
-    flags: u32,
-    comment: &str,
-    target: &Target,
-    count: u32,
-    replies: bool,
-) {
-    batch.add_table(family, TABLE, flags, comment);
-    for set in [CLIENTS, ANSWERED] {
-        batch.add_set(family, TABLE, set, &clients(family, count));
-    }
-    for (name, hook, priority, marker) in CHAINS {
-        let base = BaseChain { kind: ChainKind::Filter, hook, priority };
-        let rule = match marker {
-            Marker::Start => first_packets(family, target),
-            Marker::Reply if !replies => continue,
-            Marker::Reply => first_replies(family, target),
-            // The kernel sends the headers of a packet with a rule that matches, not with a policy.
-            _ => vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])],
-        };
-        batch.add_chain(family, TABLE, name, Some(base));
-        batch.add_rule(family, TABLE, name, &rule, None);
-    }
-}
 
 /// Returns the definition of a set of source addresses and ports, `ipv4_addr . inet_service`.
 fn clients(family: Family, count: u32) -> SetType {
@@ -271,7 +254,12 @@ mod tests {
     use crate::dataplane::trace_table::remove_orphans;
 
     fn target(to: &str) -> Target {
-        Target { to: to.parse().expect("address:port"), protocol: Protocol::Tcp, from: None }
+        Target {
+            to: to.parse().expect("address:port"),
+            protocol: Protocol::Tcp,
+            from: None,
+            count: 1,
+        }
     }
 
     /// Returns flags and owner of the table.
@@ -288,7 +276,7 @@ mod tests {
         let to = target("10.96.0.10:80");
         for _ in 0..2 {
             // No socket of this machine has the port of the fake one, so the command counts as dead.
-            create(&mut namespace.open_at(u32::MAX - 7), &to, 1, true).expect("a table");
+            create(&mut namespace.open_at(u32::MAX - 7), &to, true).expect("a table");
             assert_eq!(table(&namespace, Family::Ip), Some((0, None)));
         }
         assert!(matches!(remove_orphans(&mut namespace.open()), Ok(1)));
@@ -301,8 +289,8 @@ mod tests {
         namespace.limit(Features { table_flags: 0, ..Features::default() });
         let alive = nfnetlink::socket::Socket::open(Bus::Netfilter)?;
         let to = target("10.96.0.10:80");
-        create(&mut namespace.open_at(alive.port()), &to, 1, true)?;
-        let second = create(&mut namespace.open(), &to, 1, true);
+        create(&mut namespace.open_at(alive.port()), &to, true)?;
+        let second = create(&mut namespace.open(), &to, true);
         assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
         assert!(matches!(remove_orphans(&mut namespace.open()), Ok(0)));
         drop(alive);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nfnetlink::nft::{Error, TableFamily};
 use nix::errno::Errno;
-use shunt_core::model::{Change, TrafficPolicy};
+use shunt_core::model::{Change, Kind, TrafficPolicy};
 use shunt_core::plan::{Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Namespace, service};
 
@@ -95,7 +95,7 @@ fn counter_of_another_service_port_starts_at_zero() {
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
     let mut other = service(2);
     other.cluster_ips = service(1).cluster_ips;
-    let gone = Change::ServiceGone(service(1).name);
+    let gone = Change::Gone(Kind::Service, service(1).name);
     world.apply(vec![gone, Change::Service(other.into())]);
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((0, 0)));
 }

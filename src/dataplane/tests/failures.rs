@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nix::errno::Errno;
-use shunt_core::model::{Balancing, Change, Family, Service};
+use shunt_core::model::{Balancing, Change, Family, Kind, Service};
 use shunt_core::plan::{Options, TABLE, TcpTimeouts};
 use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
@@ -222,8 +222,7 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     let told = events.iter().filter(|event| matches!(event, What::Quarantined(_))).count();
     assert_eq!(told, 1, "{events:?}");
     let quarantined = &world.snapshot().quarantined[0];
-    for part in ["exceeds the socket's send buffer", "the most elements of this transaction, 3063"]
-    {
+    for part in ["exceed the socket's send buffer", "the most elements of this transaction, 3063"] {
         assert!(quarantined.reason.contains(part), "{}", quarantined.reason);
     }
     assert_eq!(world.snapshot().frontends, [3, 2]);
@@ -237,7 +236,10 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     // Its deletion is as large.
     limit.store(MUCH / 3, Ordering::Relaxed);
     world.events();
-    world.apply(vec![Change::ServiceGone(service(2).name), Change::ServiceGone(service(1).name)]);
+    world.apply(vec![
+        Change::Gone(Kind::Service, service(2).name),
+        Change::Gone(Kind::Service, service(1).name),
+    ]);
     assert!(matches!(world.events()[0], What::Wrote { .. }));
     assert_eq!(world.snapshot().quarantined.len(), 5);
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{Change, ChangeBatch, Family, Service, TrafficPolicy};
+use shunt_core::model::{Change, ChangeBatch, Family, Kind, Service, TrafficPolicy};
 use shunt_core::plan::{Set, Unserved};
 use shunt_fake_nftables::{Namespace, name, service, slice};
 
@@ -43,7 +43,7 @@ fn commits_are_a_minimum_period_apart() {
     assert_eq!(log[0].at, 5 * SECOND);
     // A commit that is long ago holds up nothing.
     world.pass(60 * SECOND);
-    world.apply(vec![Change::ServiceGone(name(1))]);
+    world.apply(vec![Change::Gone(Kind::Service, name(1))]);
     assert!(matches!(world.events()[..], [What::Wrote { added: 0, .. }]));
 }
 

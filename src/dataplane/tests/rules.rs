@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nfnetlink::message::messages;
 use nfnetlink::nft::{Batch, DumpedRule};
-use shunt_core::model::{Balancing, Change, Dirty, Family, Node, Store};
+use shunt_core::model::{Balancing, Change, Dirty, Family, Node, ObjectName, Store};
 use shunt_core::plan::{
     ChainName, DetectLocal, NodeContext, NodePortAddresses, Options, Pools, TABLE, base_chains,
     on_demand_chain,
@@ -37,7 +37,7 @@ fn contexts() -> Vec<NodeContext> {
     store.apply(Change::node(node), &mut dirty);
     let cidrs = ["10.96.0.0/12", "fd00:96::/108"];
     let cidrs = cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect();
-    store.apply(Change::ServiceCidr("default".into(), cidrs), &mut dirty);
+    store.apply(Change::ServiceCidr(ObjectName::new("", "default"), cidrs), &mut dirty);
     let context = |(detect_local, node_port_addresses, masquerade_all)| {
         let options =
             Options { detect_local, node_port_addresses, masquerade_all, ..Options::default() };

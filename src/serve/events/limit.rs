@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Notice, Regarding};
+use shunt_core::model::ObjectName;
+
+use super::Notice;
 
 /// The number of Events about one object at once.
 const BURST: u32 = 25;
@@ -66,8 +68,8 @@ struct Similar {
 #[derive(Debug)]
 pub(super) struct Limit {
     services: Bucket,
-    objects: HashMap<(Regarding, bool), Bucket>,
-    similar: HashMap<(Regarding, &'static str), Similar>,
+    objects: HashMap<(Option<ObjectName>, bool), Bucket>,
+    similar: HashMap<(Option<ObjectName>, &'static str), Similar>,
 }
 
 impl Limit {
@@ -81,16 +83,16 @@ impl Limit {
         self.objects.retain(|_, bucket| !bucket.refill(now));
         self.services.refill(now);
 
-        let kind = (notice.regarding.clone(), notice.reason);
+        let kind = (notice.service.clone(), notice.reason);
         let similar = self.similar.get(&kind);
         let sent = similar.map_or(0, |similar| similar.notes.len());
         let known = similar.is_some_and(|similar| similar.notes.contains(&notice.note));
         if known || sent > MAX_SIMILAR as usize {
             return Decision::Drop;
         }
-        let object = (notice.regarding.clone(), notice.is_warning);
+        let object = (notice.service.clone(), notice.is_warning);
         let bucket = self.objects.entry(object).or_insert_with(|| Bucket::new(REFILL, now));
-        let is_service = notice.regarding != Regarding::Node;
+        let is_service = notice.service.is_some();
         if bucket.tokens == 0 || is_service && self.services.tokens == 0 {
             return Decision::Drop;
         }
@@ -106,7 +108,6 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shunt_core::model::ObjectName;
 
     fn notice(reason: &'static str, n: u32) -> Notice {
         Notice::of_node(reason, "Test", n.to_string())
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(sent(&mut limit, ten_of_each(20), start + Duration::from_secs(901)), 3);
         // Another object has a burst of its own.
         let of = |n: u32| Notice {
-            regarding: Regarding::Service(ObjectName::new("default", "web")),
+            service: Some(ObjectName::new("default", "web")),
             ..notice(REASONS[n as usize / 10], n)
         };
         assert_eq!(sent(&mut limit, (0..100).map(of), start + Duration::from_secs(901)), 25);
@@ -144,7 +145,7 @@ mod tests {
         let start = Instant::now();
         let mut limit = Limit::new(start);
         let of = |n: u32| Notice {
-            regarding: Regarding::Service(ObjectName::new("default", n.to_string())),
+            service: Some(ObjectName::new("default", n.to_string())),
             ..notice("A", n)
         };
         assert_eq!(sent(&mut limit, (0..1000).map(of), start), 25);

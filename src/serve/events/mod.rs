@@ -24,15 +24,6 @@ pub use publish::publish;
 /// The maximum number of Events that wait to be sent.
 const QUEUE: usize = 100;
 
-/// The object of an Event.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Regarding {
-    /// The Node of this agent.
-    Node,
-    /// A Service, by namespace and name.
-    Service(ObjectName),
-}
-
 /// The nodes that see the cause of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -45,8 +36,8 @@ pub enum Scope {
 /// An Event before it is sent. Reason and action are for programs, the note is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// The object, which `kubectl describe` shows it with.
-    pub regarding: Regarding,
+    /// The Service that `kubectl describe` shows it with; `None` for the Node of this agent.
+    pub service: Option<ObjectName>,
     /// The nodes that see its cause.
     pub scope: Scope,
     /// True if a person should act on it.
@@ -63,8 +54,7 @@ impl Notice {
     /// Makes a warning about the Node of this agent.
     #[must_use]
     pub fn of_node(reason: &'static str, action: &'static str, note: String) -> Notice {
-        let (regarding, scope) = (Regarding::Node, Scope::Node);
-        Notice { regarding, scope, is_warning: true, reason, action, note }
+        Notice { service: None, scope: Scope::Node, is_warning: true, reason, action, note }
     }
 
     /// Makes a warning about a Service.
@@ -76,8 +66,7 @@ impl Notice {
         action: &'static str,
         note: String,
     ) -> Notice {
-        let regarding = Regarding::Service(service.clone());
-        Notice { regarding, scope, is_warning: true, reason, action, note }
+        Notice { service: Some(service.clone()), scope, ..Notice::of_node(reason, action, note) }
     }
 }
 
@@ -103,11 +92,7 @@ impl Recorder {
 
     /// Queues a notice. Drops it if the queue is full.
     pub fn record(&self, notice: Notice) {
-        let service = match &notice.regarding {
-            Regarding::Service(name) => Some(name.clone()),
-            Regarding::Node => None,
-        };
-        self.history.notice(service, notice.note.clone());
+        self.history.notice(notice.service.clone(), notice.note.clone());
         // The queue is full, or closed: there is no API server, or the process is ending.
         let _ = self.queue.try_send(notice);
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::limit::{Decision, Limit};
 use super::writers::{fnv1a, is_writer};
-use super::{Notice, Notices, Regarding};
+use super::{Notice, Notices};
 use crate::serve::escape;
 use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 use shunt_core::jitter;
@@ -68,7 +68,7 @@ pub async fn publish(
             Decision::Send => {}
             Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
         }
-        if notice.regarding != Regarding::Node {
+        if notice.service.is_some() {
             tokio::time::sleep(MIN_DELAY + MAX_DELAY.mul_f64(jitter::fraction())).await;
         }
         // At a start, the nodes become known meanwhile.
@@ -123,10 +123,10 @@ async fn send(
     node_name: &str,
     time: SystemTime,
 ) -> Result<(), Failure> {
-    let uid = match &notice.regarding {
+    let uid = match &notice.service {
         // kubectl and the kubelet use the name as the uid of a Node.
-        Regarding::Node => Some(node_name.to_owned()),
-        Regarding::Service(service) => match uid(connection, service).await {
+        None => Some(node_name.to_owned()),
+        Some(service) => match uid(connection, service).await {
             // Without the uid, `kubectl get events` still shows the Event.
             Err(error) if error.is_final => None,
             found => found?,
@@ -191,14 +191,14 @@ async fn ask<T>(
 /// Returns the name of an Event. All nodes give the same name to an Event about the same Service
 /// for the same reason, so that there is one in the whole cluster.
 fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timestamp) -> String {
-    match &notice.regarding {
-        Regarding::Node => {
+    match &notice.service {
+        None => {
             let suffix = format!(".{:x}", time.as_nanosecond());
             // A label must not end with a dash.
             let start = cut(node_name, MAX_NAME - suffix.len()).trim_end_matches(['-', '.']);
             format!("{start}{suffix}")
         }
-        Regarding::Service(service) => {
+        Some(service) => {
             let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason].join("/");
             format!("{}.{:016x}", service.name, fnv1a(&parts))
         }
@@ -208,11 +208,9 @@ fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timesta
 /// Returns the object. Events about a Node are in the namespace `default`.
 fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: SystemTime) -> Event {
     let time = Timestamp::try_from(time).unwrap_or_default();
-    let (kind, namespace, name) = match &notice.regarding {
-        Regarding::Node => ("Node", None, node_name),
-        Regarding::Service(service) => {
-            ("Service", Some(service.namespace.to_string()), &*service.name)
-        }
+    let (kind, namespace, name) = match &notice.service {
+        None => ("Node", None, node_name),
+        Some(service) => ("Service", Some(service.namespace.to_string()), &*service.name),
     };
     let type_ = if notice.is_warning { "Warning" } else { "Normal" };
     Event {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Notice, Regarding, Scope};
+use super::{Notice, Scope};
 
 /// The number of nodes that send such an Event: more than one, because a node may be down or have no
 /// agent. Clusters without more nodes have no silent ones.
@@ -12,10 +12,8 @@ const WRITERS: usize = 5;
 /// Event (rendezvous hashing). All nodes get the same result from the same `nodes`. If too few are
 /// known, every node is a writer.
 pub(super) fn is_writer(node: &str, nodes: &HashSet<Arc<str>>, notice: &Notice) -> bool {
-    let event = match &notice.regarding {
-        Regarding::Node => return true,
-        Regarding::Service(service) => fnv1a(&format!("{service}/{}", notice.reason)),
-    };
+    let Some(service) = &notice.service else { return true };
+    let event = fnv1a(&format!("{service}/{}", notice.reason));
     if notice.scope == Scope::Node || nodes.len() <= WRITERS {
         return true;
     }

@@ -9,11 +9,10 @@ use serde::Serialize;
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
-use super::connections::Connections;
-use super::protocol::{Answer, Handler};
-use super::server::{OnPort, Server};
+use super::protocol::{Answer, Handler, json};
+use super::server::{Server, Servers};
 use crate::config::Config;
-use crate::serve::metrics::{Metrics, Probe};
+use crate::serve::metrics::{Gauge, Metrics};
 
 /// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,11 +47,15 @@ impl Health {
         self.is_live() && self.last_updated.is_some()
     }
 
-    fn answer(&self, probe: Probe, now: SystemTime) -> Answer {
-        let (healthy, node_eligible) = match probe {
-            Probe::Healthz => (self.is_ready(), Some(self.node_eligible)),
-            Probe::Livez => (self.is_live(), None),
-        };
+    fn healthz(&self, now: SystemTime) -> Answer {
+        self.answer(self.is_ready(), Some(self.node_eligible), now)
+    }
+
+    fn livez(&self, now: SystemTime) -> Answer {
+        self.answer(self.is_live(), None, now)
+    }
+
+    fn answer(&self, healthy: bool, node_eligible: Option<bool>, now: SystemTime) -> Answer {
         let good = healthy && node_eligible.unwrap_or(true);
         let updated = self.last_updated.map(time);
         let families = self.families.iter().filter_map(|family| {
@@ -71,7 +74,7 @@ impl Health {
             healthy,
             status: families.collect(),
         };
-        Answer::json(good, serde_json::to_string(&body).unwrap_or_default())
+        json(good, serde_json::to_string(&body).unwrap_or_default())
     }
 }
 
@@ -115,24 +118,24 @@ pub async fn serve_health(
     config: watch::Receiver<Config>,
     health: HealthSource,
     metrics: Metrics,
-    connections: Connections,
-    on_port: OnPort,
+    servers: Servers,
 ) -> anyhow::Result<Infallible> {
     let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
+    let gauge: Gauge = ("shunt_unbound_ports", &[("server", "health")]);
     let address = |config: &Config| config.healthz_bind_address;
-    let server = Server { purpose, field, address, connections, on_port };
+    let server = Server { purpose, field, address, gauge, servers };
     server.serve(config, handler(health, metrics)).await
 }
 
 fn handler(health: HealthSource, metrics: Metrics) -> Handler {
     Arc::new(move |path| {
-        let probe = match path {
-            "/healthz" => Probe::Healthz,
-            "/livez" => Probe::Livez,
+        let (health, now) = (health(), SystemTime::now());
+        let (answer, counter) = match path {
+            "/healthz" => (health.healthz(now), "kubeproxy_proxy_healthz_total"),
+            "/livez" => (health.livez(now), "kubeproxy_proxy_livez_total"),
             _ => return None,
         };
-        let answer = health().answer(probe, SystemTime::now());
-        metrics.probed(probe, answer.status.as_u16());
+        metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
         Some(answer.into())
     })
 }
@@ -166,12 +169,9 @@ mod tests {
             (Health { unswept: waiting(60), ..fresh() }, 503, 503),
             (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
-            let status = |probe| health.answer(probe, SystemTime::now()).status.as_u16();
-            assert_eq!(
-                (status(Probe::Healthz), status(Probe::Livez)),
-                (healthz, livez),
-                "{health:?}"
-            );
+            let now = SystemTime::now();
+            let status = (health.healthz(now).status(), health.livez(now).status());
+            assert_eq!((status.0.as_u16(), status.1.as_u16()), (healthz, livez), "{health:?}");
         }
     }
 
@@ -180,29 +180,25 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
         let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
         let v4 = Health { families: vec![Family::V4], ..fresh() };
-        for (health, probe, expected) in [
+        for (answer, expected) in [
             (
-                fresh(),
-                Probe::Healthz,
+                fresh().healthz(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:40.00000012Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
-                behind,
-                Probe::Livez,
+                behind.livez(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","healthy":false,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false}}}"#,
             ),
             (
-                Health { node_eligible: false, ..v4 },
-                Probe::Healthz,
+                Health { node_eligible: false, ..v4 }.healthz(now),
                 r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
             ),
             (
-                Health { last_updated: None, ..fresh() },
-                Probe::Healthz,
+                Health { last_updated: None, ..fresh() }.healthz(now),
                 r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":false}"#,
             ),
         ] {
-            assert_eq!(health.answer(probe, now).body, expected);
+            assert_eq!(answer.body(), expected);
         }
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::connections::Connections;
-use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, SharedPage};
-use super::server::{OnPort, Server};
+use super::protocol::{Handler, JSON, PLAIN_TEXT, SharedPage, ok};
+use super::server::{Server, Servers};
 use crate::config::{Config, Configuration};
-use crate::serve::metrics::Metrics;
+use crate::serve::metrics::{Gauge, Metrics};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -25,29 +24,29 @@ pub async fn serve_metrics(
     config: watch::Receiver<Config>,
     metrics: Metrics,
     configz: watch::Receiver<Configuration>,
-    connections: Connections,
-    on_port: OnPort,
+    servers: Servers,
 ) -> anyhow::Result<Infallible> {
     let (purpose, field) = ("metrics", "metricsBindAddress");
+    let gauge: Gauge = ("shunt_unbound_ports", &[("server", "metrics")]);
     let address = |config: &Config| config.metrics_bind_address;
-    let server = Server { purpose, field, address, connections, on_port };
+    let server = Server { purpose, field, address, gauge, servers };
     server.serve(config, handler(metrics, configz)).await
 }
 
 fn handler(metrics: Metrics, configz: watch::Receiver<Configuration>) -> Handler {
     let all = metrics.clone();
-    let all = SharedPage::new(move || Answer::ok(TEXT, all.exposition()));
+    let all = SharedPage::new(move || ok(TEXT, all.exposition()));
     Arc::new(move |path| {
         let answer = match path {
             "/metrics" => return Some(all.get()),
-            "/metrics/slis" => Answer::ok(TEXT, metrics.slis()),
+            "/metrics/slis" => ok(TEXT, metrics.slis()),
             // The health of this server only; the health server has that of the dataplane.
             "/healthz" | "/healthz/ping" => {
                 metrics.pinged();
-                Answer::ok(PLAIN_TEXT, "ok".to_owned())
+                ok(PLAIN_TEXT, "ok".to_owned())
             }
-            "/configz" => Answer::ok(JSON, json!({ GROUP: &*configz.borrow() }).to_string()),
-            "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
+            "/configz" => ok(JSON, json!({ GROUP: &*configz.borrow() }).to_string()),
+            "/proxyMode" => ok(PLAIN_TEXT, "nftables".to_owned()),
             _ => return None,
         };
         Some(answer.into())

@@ -17,5 +17,5 @@ mod service_health;
 pub use connections::{Connections, Limits};
 pub use health::{HEALTH_PURPOSE, Health, HealthSource, serve_health};
 pub use metrics::serve_metrics;
-pub use server::OnPort;
+pub use server::{OnUnbound, Servers};
 pub use service_health::{ServiceHealth, ServiceHealths, serve_service_health};

@@ -23,45 +23,42 @@ use super::connections::{Connections, Limits, Slot};
 /// The pause before the retry of a port that cannot be bound.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// An answer, with headers beside the usual ones. Clones share the body.
-#[derive(Debug, Clone)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) content_type: &'static str,
-    pub(super) headers: Vec<(&'static str, HeaderValue)>,
-    pub(super) body: Bytes,
-}
+/// An answer with its body at once. Clones share the body.
+pub(super) type Answer = Response<Bytes>;
 
 pub(super) const JSON: &str = "application/json";
 /// The content type of Go's plain text.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
-impl Answer {
-    /// Makes a JSON answer with status 200 if `good`, else 503.
-    pub(super) fn json(good: bool, body: String) -> Answer {
-        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        Answer { status, content_type: JSON, headers: Vec::new(), body: body.into() }
-    }
+/// Makes an answer.
+fn answer(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+    let mut answer = Response::new(body.into());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}
 
-    /// Makes an answer with status 200.
-    pub(super) fn ok(content_type: &'static str, body: String) -> Answer {
-        Answer { status: StatusCode::OK, content_type, headers: Vec::new(), body: body.into() }
-    }
+/// Makes an answer with status 200.
+pub(super) fn ok(content_type: &'static str, body: String) -> Answer {
+    answer(StatusCode::OK, content_type, body)
+}
 
-    /// Makes the answer of Go's library for an unknown path.
-    fn not_found() -> Answer {
-        let body = "404 page not found\n".to_owned();
-        Answer { status: StatusCode::NOT_FOUND, ..Answer::ok(PLAIN_TEXT, body) }
-    }
+/// Makes a JSON answer with status 200 if `good`, else 503.
+pub(super) fn json(good: bool, body: String) -> Answer {
+    answer(if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, JSON, body)
+}
 
-    fn not_allowed() -> Answer {
-        let body = "Method Not Allowed\n".to_owned();
-        Answer {
-            status: StatusCode::METHOD_NOT_ALLOWED,
-            headers: vec![(ALLOW.as_str(), HeaderValue::from_static("GET, HEAD"))],
-            ..Answer::ok(PLAIN_TEXT, body)
-        }
-    }
+/// Makes the answer of Go's library for an unknown path.
+fn not_found() -> Answer {
+    answer(StatusCode::NOT_FOUND, PLAIN_TEXT, "404 page not found\n".to_owned())
+}
+
+fn not_allowed() -> Answer {
+    let body = "Method Not Allowed\n".to_owned();
+    let mut answer = answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN_TEXT, body);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    answer
 }
 
 /// Answers the request for a path; `None` for an unknown path.
@@ -277,17 +274,17 @@ async fn converse(
         let page = match *request.method() {
             // hyper omits the body of an answer to HEAD.
             Method::GET | Method::HEAD => handler(request.uri().path()),
-            _ => Some(Answer::not_allowed().into()),
+            _ => Some(not_allowed().into()),
         };
         let client = client.clone();
         async move {
             let answer = match page {
-                None => Answer::not_found(),
+                None => not_found(),
                 Some(Page::Ready(answer)) => answer,
                 // The sender is dropped only when the process is ending.
-                Some(Page::Shared(answer)) => answer.await.unwrap_or_else(|_| Answer::not_found()),
+                Some(Page::Shared(answer)) => answer.await.unwrap_or_else(|_| not_found()),
             };
-            Ok::<_, Infallible>(respond(answer, &client))
+            Ok::<_, Infallible>(answer.map(|body| Full::new(client.answer(body))))
         }
     });
     let mut conversation = http1::Builder::new()
@@ -302,18 +299,6 @@ async fn converse(
         // than TCP.
         _ = closed => drop(conversation.into_parts().io.into_inner().set_zero_linger()),
     }
-}
-
-fn respond(answer: Answer, client: &Arc<Slot>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(client.answer(answer.body)));
-    *response.status_mut() = answer.status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    for (name, value) in answer.headers {
-        headers.insert(name, value);
-    }
-    response
 }
 
 /// Returns the answer to a request with further header lines, for tests.
@@ -366,7 +351,7 @@ mod tests {
     async fn only_get_and_head_are_answered() {
         let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let handler: Handler = Arc::new(|_| Some(Answer::ok(PLAIN_TEXT, "ok".to_owned()).into()));
+        let handler: Handler = Arc::new(|_| Some(ok(PLAIN_TEXT, "ok".to_owned()).into()));
         tokio::spawn(async move { accept(&listener, handler, &Connections::default()).await });
         let answer = ask(address, "HEAD /", "").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
@@ -383,7 +368,7 @@ mod tests {
         let page = SharedPage::new(move || {
             let _ = gate.lock().expect("a lock").recv();
             let made = counted.fetch_add(1, Ordering::Relaxed);
-            Answer::ok(PLAIN_TEXT, made.to_string())
+            ok(PLAIN_TEXT, made.to_string())
         });
         let get = || match page.get() {
             Page::Shared(answer) => answer,
@@ -396,10 +381,10 @@ mod tests {
         }
         let later: Vec<_> = (0..100).map(|_| get()).collect();
         drop(go);
-        assert_eq!(first.await.expect("an answer").body, "0");
+        assert_eq!(first.await.expect("an answer").body(), "0");
         for answer in later {
             // None is older than its request.
-            assert_eq!(answer.await.expect("an answer").body, "1");
+            assert_eq!(answer.await.expect("an answer").body(), "1");
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
     }

@@ -11,11 +11,22 @@ use tokio::sync::watch;
 use super::connections::Connections;
 use super::protocol::{self, Handler, RETRY};
 use crate::config::Config;
-use crate::serve::unbound_ports::UnboundServer;
+use crate::serve::metrics::Gauge;
+use crate::serve::unbound_ports::{UnboundPorts, UnboundServer};
 
-/// Receives a port that a server cannot bind with true, and with false once it is bound or not needed
-/// any more.
-pub type OnPort = Arc<dyn Fn(&UnboundServer, bool) + Send + Sync>;
+/// Called for each port that a server cannot bind.
+pub type OnUnbound = Arc<dyn Fn(&UnboundServer) + Send + Sync>;
+
+/// What all servers share.
+#[derive(Clone)]
+pub struct Servers {
+    /// The pool of their connections.
+    pub connections: Connections,
+    /// The ports that they cannot bind.
+    pub unbound: UnboundPorts<UnboundServer>,
+    /// Reports such a port.
+    pub on_unbound: OnUnbound,
+}
 
 /// A server without its handler.
 pub(super) struct Server {
@@ -25,19 +36,9 @@ pub(super) struct Server {
     pub(super) field: &'static str,
     /// Returns the address; `None` turns the server off.
     pub(super) address: fn(&Config) -> Option<SocketAddr>,
-    /// The pool that all servers share.
-    pub(super) connections: Connections,
-    /// Receives reports of the port.
-    pub(super) on_port: OnPort,
-}
-
-/// A reported port that is not bound. Dropping this reports it as bound.
-struct Reported<'a>(&'a OnPort, UnboundServer);
-
-impl Drop for Reported<'_> {
-    fn drop(&mut self) {
-        (self.0)(&self.1, false);
-    }
+    /// The gauge that counts the port while it cannot be bound.
+    pub(super) gauge: Gauge,
+    pub(super) servers: Servers,
 }
 
 impl Server {
@@ -66,7 +67,7 @@ impl Server {
         handler: &Handler,
     ) -> anyhow::Result<Infallible> {
         let Some(address) = address else { return std::future::pending().await };
-        let Server { purpose, field, .. } = *self;
+        let Server { purpose, field, gauge, ref servers, .. } = *self;
         let taken = |error: io::Error| {
             if hard_fail {
                 return Err(anyhow!(
@@ -86,10 +87,10 @@ impl Server {
                 address: address.to_string(),
                 reason: error.to_string(),
             };
-            (self.on_port)(&unbound, true);
-            Ok(Reported(&self.on_port, unbound))
+            (servers.on_unbound)(&unbound);
+            Ok(servers.unbound.add(address, gauge, unbound))
         };
-        let connections = &self.connections;
+        let connections = &servers.connections;
         let handler = handler.clone();
         Err(protocol::keep_listening(address, false, purpose, handler, connections, taken).await)
     }

@@ -13,9 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::protocol::{self, Answer, Handler};
-use crate::serve::metrics::Metrics;
-use crate::serve::unbound_ports::{Report, UnboundPorts};
+use super::protocol::{self, Answer, Handler, json};
+use crate::serve::unbound_ports::{Report, UnboundPort, UnboundPorts};
 
 /// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,21 +38,10 @@ impl ServiceHealth {
             serde_json::Value::from(&*service.namespace),
             serde_json::Value::from(&*service.name),
         );
-        let mut answer = Answer::json(agent_healthy && *local_endpoints > 0, body);
+        let mut answer = json(agent_healthy && *local_endpoints > 0, body);
+        let weight = HeaderValue::from(*local_endpoints);
+        answer.headers_mut().insert("x-load-balancing-endpoint-weight", weight);
         answer
-            .headers
-            .push(("x-load-balancing-endpoint-weight", HeaderValue::from(*local_endpoints)));
-        answer
-    }
-}
-
-/// A listed address. Dropping this removes it from the list.
-struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.0.remove(self.2);
-        self.1.unbound_ports("service-health", self.0.len());
     }
 }
 
@@ -62,9 +50,8 @@ impl Drop for Listed<'_> {
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
-    unbound: UnboundPorts,
+    unbound: UnboundPorts<UnboundPort>,
     connections: Connections,
-    metrics: Metrics,
     report: Report,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -81,9 +68,9 @@ pub async fn serve_service_health(
             listeners.entry(address).or_insert_with(|| {
                 let (wanted, health) = (wanted.clone(), health.clone());
                 let (unbound, connections) = (unbound.clone(), connections.clone());
-                let (metrics, report) = (metrics.clone(), report.clone());
+                let report = report.clone();
                 tokio::spawn(async move {
-                    serve(address, wanted, health, unbound, connections, metrics, report).await;
+                    serve(address, wanted, health, unbound, connections, report).await;
                 })
             });
         }
@@ -97,9 +84,8 @@ async fn serve(
     address: SocketAddr,
     wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
-    unbound: UnboundPorts,
+    unbound: UnboundPorts<UnboundPort>,
     connections: Connections,
-    metrics: Metrics,
     report: Report,
 ) {
     let seen = wanted.clone();
@@ -108,12 +94,12 @@ async fn serve(
         seen.borrow().get(&address).map(|told| told.answer(healthy).into())
     });
     let taken = |error| {
-        if let Some(told) = wanted.borrow().get(&address) {
+        let listed = wanted.borrow().get(&address).map(|told| {
             report(&told.service, address, &error);
-            unbound.add(address, &told.service, &error);
-            metrics.unbound_ports("service-health", unbound.len());
-        }
-        Ok::<_, Infallible>(Listed(&unbound, &metrics, address))
+            let port = UnboundPort::new(&told.service, address, &error);
+            unbound.add(address, ("shunt_unbound_ports", &[("server", "service-health")]), port)
+        });
+        Ok::<_, Infallible>(listed)
     };
     let never =
         protocol::keep_listening(address, true, "health checks", handler, &connections, taken);

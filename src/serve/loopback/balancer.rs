@@ -22,12 +22,14 @@ impl Balancer {
         &self.port.service
     }
 
-    /// Replaces the endpoints. Another Service with the port starts without affinity.
-    pub(super) fn update(&mut self, port: LoopbackPort) {
-        if self.port.service != port.service || port.affinity.is_none() {
-            self.last = None;
+    /// Replaces the endpoints. Returns false if another Service has the port.
+    pub(super) fn update(&mut self, port: &LoopbackPort) -> bool {
+        let is_same = self.port.service == port.service;
+        if is_same {
+            self.last.take_if(|_| port.affinity.is_none());
+            self.port = port.clone();
         }
-        self.port = port;
+        is_same
     }
 
     /// Chooses the endpoint of a new connection: with session affinity the last one, as long as the
@@ -102,13 +104,13 @@ mod tests {
         let mut balancer = balancer(&[1, 2], Some(10));
         let now = Instant::now();
         assert_eq!(balancer.choose(now, 0.0), Some(backend(1)));
-        balancer.update(port(&[1, 3, 4], Some(60)));
+        balancer.update(&port(&[1, 3, 4], Some(60)));
         assert_eq!(balancer.choose(now, 0.9), Some(backend(1)));
-        balancer.update(port(&[3, 4], Some(60)));
+        balancer.update(&port(&[3, 4], Some(60)));
         assert_eq!(balancer.choose(now, 0.9), Some(backend(4)));
-        balancer.update(port(&[3, 4], None));
+        balancer.update(&port(&[3, 4], None));
         assert_eq!(balancer.choose(now, 0.0), Some(backend(3)));
-        balancer.update(port(&[3, 4], Some(60)));
+        balancer.update(&port(&[3, 4], Some(60)));
         assert_eq!(balancer.choose(now, 0.9), Some(backend(4)), "affinity was off meanwhile");
     }
 

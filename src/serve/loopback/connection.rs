@@ -12,7 +12,8 @@ use shunt_core::model::Backend;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::shared::{Port, Shared, Slot, lock};
+use super::{Port, Proxy, lock};
+use crate::serve::metrics::Counted;
 use shunt_core::jitter;
 
 /// The timeout of a connection to an endpoint. kube-proxy's proxy has the same.
@@ -29,7 +30,7 @@ const CHUNK: usize = 64 * 1024;
 const CHUNKS_PER_TURN: u32 = 16;
 
 /// Serves a client to the end of its connection.
-pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared>, slot: Slot) {
+pub(super) async fn serve(client: TcpStream, port: Arc<Port>, proxy: Arc<Proxy>, _slot: Counted) {
     let backend = lock(&port).choose(Instant::now(), jitter::fraction());
     let Some(backend) = backend else {
         return reset(&client);
@@ -38,7 +39,7 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared
         Ok(endpoint) => endpoint,
         Err(error) => {
             lock(&port).failed(backend);
-            slot.end("unreachable");
+            proxy.ended("unreachable");
             tracing::debug!(
                 service = %lock(&port).service(), endpoint = %address(backend), %error,
                 "cannot connect to the endpoint, reset the connection to the node port on loopback"
@@ -46,14 +47,14 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared
             return reset(&client);
         }
     };
-    slot.end("forwarded");
+    proxy.ended("forwarded");
     // Each side may rely on it that its small writes are sent at once.
     let _ = client.set_nodelay(true);
     // A client that has closed with more data than the endpoint accepts: its kernel gives up after
     // minutes, silently, and then answers with a reset.
     let _ = keep_alive(&client);
     let relay = Relay { client: &client, endpoint: &endpoint, moved: AtomicUsize::new(0) };
-    if let Err(error) = relay.run(shared.half_closed_timeout).await {
+    if let Err(error) = relay.run(proxy.half_closed_timeout).await {
         tracing::trace!(%error, "reset a connection to a node port on loopback");
         reset(&client);
         reset(&endpoint);
@@ -220,7 +221,7 @@ mod tests {
 
     /// An endpoint whose kernel accepts connections, and which never reads or closes them.
     struct Hung {
-        shared: Arc<Shared>,
+        proxy: Arc<Proxy>,
         port: Arc<Port>,
         node_port: TcpListener,
         _endpoint: StdListener,
@@ -230,15 +231,15 @@ mod tests {
         async fn new(half_closed_timeout: Duration) -> Hung {
             let endpoint = StdListener::bind("127.0.0.1:0").unwrap();
             let address = endpoint.local_addr().unwrap();
-            let mut shared = Shared::new(Metrics::new(&[]), Arc::new(|_, _, _| ()));
-            shared.half_closed_timeout = half_closed_timeout;
+            let mut proxy = Proxy::new(Metrics::new(&[], None, || 0), Arc::new(|_, _, _| ()));
+            proxy.half_closed_timeout = half_closed_timeout;
             let port = Balancer::new(LoopbackPort {
                 service: ObjectName::new("default", "hung"),
                 pool: vec![Backend { address: address.ip(), port: address.port() }].into(),
                 affinity: None,
             });
             Hung {
-                shared: Arc::new(shared),
+                proxy: Arc::new(proxy),
                 port: Arc::new(port.into()),
                 node_port: TcpListener::bind("127.0.0.1:0").await.unwrap(),
                 _endpoint: endpoint,
@@ -250,8 +251,8 @@ mod tests {
             let client = StdStream::connect(self.node_port.local_addr().unwrap()).unwrap();
             let (accepted, _) = self.node_port.accept().await.unwrap();
             let end = accepted.as_fd().try_clone_to_owned().unwrap();
-            let slot = self.shared.enter().unwrap();
-            tokio::spawn(serve(accepted, self.port.clone(), self.shared.clone(), slot));
+            let slot = self.proxy.enter().unwrap();
+            tokio::spawn(serve(accepted, self.port.clone(), self.proxy.clone(), slot));
             (client, end)
         }
 
@@ -275,7 +276,7 @@ mod tests {
         /// Waits until all connections have ended.
         async fn closed(&self) {
             let all = async {
-                while self.shared.open() > 0 {
+                while self.proxy.report().connections > 0 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             };

@@ -4,8 +4,7 @@
 //! send a connection to 127.0.0.1 to an endpoint. This proxy accepts such connections, connects to an
 //! endpoint that the plan permits, and copies in both directions.
 //!
-//! Owns: the listeners, the connections, and a thread with its own runtime, so that no traffic
-//! delays the dataplane or the watches. Without a node port to serve there is no thread and no
+//! Owns: the listeners and the connections, one task for each. Without a node port to serve there is no
 //! socket.
 //!
 //! Must not know: nf_tables, Kubernetes, the configuration. It gets [`LoopbackChanges`] after each
@@ -13,68 +12,224 @@
 
 mod balancer;
 mod connection;
-mod shared;
-mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
-use shunt_core::plan::LoopbackChanges;
+use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
 
-use crate::serve::metrics::Metrics;
-use crate::serve::unbound_ports::Report;
+use self::balancer::Balancer;
+use self::connection::{reset, serve};
+use crate::serve::metrics::{Counted, Gauge, Metrics};
+use crate::serve::unbound_ports::{Report, UnboundPort, UnboundPorts};
 
-pub use shared::LoopbackReport;
-use shared::{Shared, lock};
+/// The maximum number of connections at a time.
+const MAX_CONNECTIONS: usize = 16_384;
+/// The number of file descriptors of a connection: two sockets.
+const FILES_PER_CONNECTION: u64 = 2;
+/// How long a connection may stay open without data after one side has ended its stream. Connection
+/// tracking has the same timeout, so a connection without a proxy would not last longer.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
+/// The minimum time between two log lines about connections that are not accepted.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+/// The pause before the retry of a port that cannot be bound.
+const RETRY: Duration = Duration::from_secs(5);
+/// The pause after a failed accept: without file descriptors the next one would fail as fast.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The maximum number of connections that wait for the proxy, for each port. The kernel's limit is
+/// net.core.somaxconn.
+const BACKLOG: u32 = 4096;
 
-/// The proxy. It belongs to the observer of the dataplane, which never waits for it.
+const OPEN: Gauge = ("shunt_loopback_connections_open", &[]);
+const LISTENING: Gauge = ("shunt_loopback_node_ports", &[("state", "listening")]);
+const FAILED: Gauge = ("shunt_loopback_node_ports", &[("state", "failed")]);
+
+/// A node port with its endpoints, which change while connections are open.
+type Port = Mutex<Balancer>;
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each value is consistent by itself.
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The proxy.
 pub struct Proxy {
-    shared: Arc<Shared>,
-    families: Vec<Family>,
-    /// Changes for a thread that could not be started.
-    pending: LoopbackChanges,
+    metrics: Metrics,
+    on_unbound: Report,
+    /// [`HALF_CLOSED_TIMEOUT`], except in tests.
+    half_closed_timeout: Duration,
+    max_connections: usize,
+    unbound: UnboundPorts<UnboundPort>,
+    logged: Mutex<Option<Instant>>,
 }
 
 impl Proxy {
-    /// Makes a proxy for a node with these families. It starts nothing yet.
+    /// Makes a proxy. It starts nothing yet.
     #[must_use]
-    pub fn new(families: &[Family], metrics: Metrics, report: Report) -> Proxy {
+    pub fn new(metrics: Metrics, on_unbound: Report) -> Proxy {
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        // A quarter of the file descriptors is for listeners and the rest of the agent.
+        let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
         Proxy {
-            shared: Arc::new(Shared::new(metrics, report)),
-            families: families.to_vec(),
-            pending: BTreeMap::new(),
+            unbound: UnboundPorts::new(metrics.clone()),
+            metrics,
+            on_unbound,
+            half_closed_timeout: HALF_CLOSED_TIMEOUT,
+            max_connections: most.clamp(1, MAX_CONNECTIONS),
+            logged: Mutex::default(),
         }
     }
 
-    /// Returns a function that reports about the proxy, for readers in other threads.
-    pub fn reporter(&self) -> impl Fn() -> LoopbackReport + Send + use<> {
-        let shared = self.shared.clone();
-        move || shared.report()
+    /// Serves the ports of a node with these families, as the changes of each sync say, until their
+    /// sender is dropped.
+    pub async fn serve(
+        self: Arc<Proxy>,
+        families: Vec<Family>,
+        mut changes: UnboundedReceiver<LoopbackChanges>,
+    ) {
+        let mut ports: BTreeMap<SocketAddr, (Arc<Port>, JoinHandle<()>)> = BTreeMap::new();
+        while let Some(changes) = changes.recv().await {
+            let of_node = changes.into_iter().filter(|((family, _), _)| families.contains(family));
+            for ((family, number), new) in of_node {
+                let address = SocketAddr::new(LoopbackNodePorts::address(family), number);
+                if let (Some((port, _)), Some(new)) = (ports.get(&address), &new)
+                    && lock(port).update(new)
+                {
+                    continue;
+                }
+                if let Some((_, task)) = ports.remove(&address) {
+                    task.abort();
+                    // The listener is closed when the task has ended. Another process, or the next
+                    // listener, may bind the address then.
+                    let _ = task.await;
+                }
+                if let Some(new) = new {
+                    let port = Arc::new(Port::new(Balancer::new(new)));
+                    let task = tokio::spawn(self.clone().listen(address, port.clone()));
+                    ports.insert(address, (port, task));
+                }
+            }
+        }
     }
 
-    /// Passes the changes of a sync to the thread. The first port starts it; it ends itself after the
-    /// last port and the last connection.
-    ///
-    /// # Errors
-    /// If the system refuses to start a thread. The next call tries again.
-    pub fn update(&mut self, changes: LoopbackChanges) -> io::Result<()> {
-        let of_node = |(family, _): &(Family, u16)| self.families.contains(family);
-        self.pending.extend(changes.into_iter().filter(|(port, _)| of_node(port)));
-        // The thread takes this lock only to end, so that it misses no change.
-        let mut link = lock(&self.shared.link);
-        if link.is_none() && self.pending.values().all(Option::is_none) {
-            self.pending.clear();
-            return Ok(());
+    /// Accepts connections for ever, once the address can be bound.
+    async fn listen(self: Arc<Proxy>, address: SocketAddr, port: Arc<Port>) {
+        let mut unbound = None;
+        let listener = loop {
+            match bind(address) {
+                Ok(listener) => break listener,
+                Err(error) if unbound.is_none() => {
+                    let service = lock(&port).service().clone();
+                    (self.on_unbound)(&service, address, &error);
+                    let port = UnboundPort::new(&service, address, &error);
+                    unbound = Some(self.unbound.add(address, FAILED, port));
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+        if unbound.take().is_some() {
+            tracing::info!(%address, "listening for the node port on loopback, the port is free");
         }
-        if link.is_none() {
-            *link = Some(worker::start(self.shared.clone())?);
+        let _listening = self.metrics.count(LISTENING);
+        loop {
+            match listener.accept().await {
+                Ok((client, _)) => match self.enter() {
+                    Some(slot) => {
+                        tokio::spawn(serve(client, port.clone(), self.clone(), slot));
+                    }
+                    None => reset(&client),
+                },
+                // The client has given up.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    if self.may_log() {
+                        tracing::error!(
+                            %error, service = %lock(&port).service(),
+                            "cannot accept a connection to a node port on a loopback address; \
+                             retrying"
+                        );
+                    }
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
         }
-        if let Some(sender) = link.as_ref().filter(|_| !self.pending.is_empty()) {
-            // The receiver lives as long as the sender is in the link.
-            let _ = sender.send(std::mem::take(&mut self.pending));
-        }
-        Ok(())
     }
+
+    /// Returns a slot for a new connection; `None` if there are too many.
+    fn enter(&self) -> Option<Counted> {
+        let slot = self.metrics.count(OPEN);
+        if self.metrics.counted(OPEN) <= self.max_connections {
+            return Some(slot);
+        }
+        self.ended("too-many");
+        if self.may_log() {
+            tracing::warn!(
+                maximum = self.max_connections,
+                "too many connections to node ports on loopback addresses, new ones are reset; \
+                 clients can use an address of the node, where no proxy is involved"
+            );
+        }
+        None
+    }
+
+    /// Counts a connection by its outcome.
+    fn ended(&self, result: &'static str) {
+        self.metrics.add("shunt_loopback_connections_total", &[("result", result)], 1.0);
+    }
+
+    /// Returns true if no connection that was not accepted has been logged for a while.
+    fn may_log(&self) -> bool {
+        let mut last = lock(&self.logged);
+        let may = last.is_none_or(|last| last.elapsed() >= LOG_PERIOD);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
+
+    /// Returns a report about the proxy.
+    #[must_use]
+    pub fn report(&self) -> LoopbackReport {
+        LoopbackReport {
+            listening: self.metrics.counted(LISTENING),
+            connections: self.metrics.counted(OPEN),
+            max_connections: self.max_connections,
+            unbound: self.unbound.list(),
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Connections of an earlier agent may be in TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// A report about the proxy. Field names of the JSON are an interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoopbackReport {
+    /// The number of node ports on which the proxy listens; each family counts.
+    pub listening: usize,
+    /// The number of open connections.
+    pub connections: usize,
+    /// The maximum number of open connections.
+    pub max_connections: usize,
+    /// The node ports on which the proxy cannot listen.
+    pub unbound: Vec<UnboundPort>,
 }

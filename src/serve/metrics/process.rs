@@ -1,76 +1,26 @@
-//! `process_*`, as Prometheus' client for Go exports them. Each scrape reads them from `/proc`.
+//! The values of `process_*`. Each scrape reads them from `/proc`.
 
-use std::fmt;
 use std::fs;
 
 use nix::unistd::{SysconfVar, sysconf};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
 
-/// Registers all metrics of the process, or `process_start_time_seconds` alone.
-pub(super) fn register(registry: &mut Registry, all: bool) {
-    registry.register_collector(Box::new(Process { start_time: start_time(), all }));
-}
-
-#[derive(Debug)]
-struct Process {
-    /// In seconds since the Unix epoch.
-    start_time: Option<f64>,
-    all: bool,
-}
-
-impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut put = |name: &str, help: &str, value: Option<f64>| match value {
-            Some(value) => {
-                let gauge = ConstGauge::new(value);
-                gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
-            }
-            None => Ok(()),
-        };
-        put(
-            "process_start_time_seconds",
-            "Start time of the process since unix epoch in seconds.",
-            self.start_time,
-        )?;
-        if !self.all {
-            return Ok(());
-        }
-        let stat = Stat::read();
-        let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        put(
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes.",
-            stat.as_ref().map(|stat| stat.resident_bytes),
-        )?;
-        put(
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes.",
-            stat.as_ref().map(|stat| stat.virtual_bytes),
-        )?;
-        put(
-            "process_virtual_memory_max_bytes",
-            "Maximum amount of virtual memory available in bytes.",
-            limit(&limits, "Max address space"),
-        )?;
-        put("process_open_fds", "Number of open file descriptors.", open_files())?;
-        put(
-            "process_max_fds",
-            "Maximum number of open file descriptors.",
-            limit(&limits, "Max open files"),
-        )?;
-        let Some(stat) = stat else { return Ok(()) };
-        ConstCounter::new(stat.cpu_seconds).encode(encoder.encode_descriptor(
-            "process_cpu_seconds",
-            "Total user and system CPU time spent in seconds.",
-            None,
-            MetricType::Counter,
-        )?)
-    }
+/// Returns the current values by the names of the metrics; no value that the kernel does not tell.
+pub(super) fn values() -> Vec<(&'static str, f64)> {
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let limit = |name, limit_name| Some((name, limit(&limits, limit_name)?));
+    let stat = Stat::read().map(|stat| {
+        [
+            ("process_resident_memory_bytes", stat.resident_bytes),
+            ("process_virtual_memory_bytes", stat.virtual_bytes),
+            ("process_cpu_seconds_total", stat.cpu_seconds),
+        ]
+    });
+    let others = [
+        open_files().map(|count| ("process_open_fds", count)),
+        limit("process_max_fds", "Max open files"),
+        limit("process_virtual_memory_max_bytes", "Max address space"),
+    ];
+    stat.into_iter().flatten().chain(others.into_iter().flatten()).collect()
 }
 
 /// The fields of `/proc/self/stat` (proc_pid_stat(5)).
@@ -107,7 +57,7 @@ impl Stat {
 }
 
 /// Returns the start time of the process, in seconds since the Unix epoch.
-fn start_time() -> Option<f64> {
+pub(super) fn start_time() -> Option<f64> {
     let system = fs::read_to_string("/proc/stat").ok()?;
     let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?;
     Some(booted.trim().parse::<f64>().ok()? + Stat::read()?.start_seconds)

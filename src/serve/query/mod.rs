@@ -8,7 +8,7 @@ mod excerpt;
 mod socket;
 
 use serde::{Deserialize, Serialize};
-use shunt_core::model::{Change, Dirty, Store};
+use shunt_core::model::{Change, Dirty, Kind, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::serve::history::What;
@@ -57,7 +57,8 @@ impl Objects {
         let Excerpt { changes, history, .. } = &mut self.excerpt;
         for entry in history.drain(..).rev().take_while(|entry| entry.at > to) {
             let What::Changed(before, _) = &entry.what else { continue };
-            let is_of_node = |change: &Change| matches!(change, Change::Node(_) | Change::NodeGone);
+            let is_of_node =
+                |change: &Change| matches!(change, Change::Node(_) | Change::Gone(Kind::Node, _));
             if is_of_node(before) {
                 // A store completes a Node by what it knew of it.
                 changes.retain(|change| !is_of_node(change));

@@ -1,7 +1,7 @@
 //! Over fake nf_tables, which an agent programs.
 
 use nfnetlink::nft::TableFamily;
-use shunt_core::model::{Change, Family, TrafficPolicy};
+use shunt_core::model::{Change, Family, Kind, TrafficPolicy};
 use shunt_core::plan::{Options, Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, NODE, Namespace, name, service, slice};
 
@@ -89,7 +89,7 @@ fn connections_to_all_frontends_of_a_port_are_added() {
     assert_eq!(world.first(), 12);
     world.connect(Set::ServiceIps, &cluster_ip(1), 1);
     assert_eq!(world.first(), 13);
-    world.sync([Change::ServiceGone(name(1))]);
+    world.sync([Change::Gone(Kind::Service, name(1))]);
     assert_eq!(world.read(), []);
 }
 
@@ -200,7 +200,7 @@ fn ports_beyond_the_limit_are_left_out_until_there_is_room() {
     let read = world.read();
     assert_eq!((names(&read), world.counters.omitted), (vec![b'1', b'2'], 1));
     assert!(world.counters.logged.omitted);
-    world.sync([Change::ServiceGone(name(1))]);
+    world.sync([Change::Gone(Kind::Service, name(1))]);
     world.connect(Set::ServiceIps, &cluster_ip(3), 2);
     let read = world.read();
     assert_eq!((names(&read), world.counters.omitted), (vec![b'2', b'3'], 0));

@@ -9,12 +9,6 @@ use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, Time, Unserved,
 };
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
-use crate::flows::Unswept;
-use crate::serve::http::HealthSource;
-use crate::serve::loopback::LoopbackReport;
-use crate::serve::metrics::Counter;
-use crate::serve::unbound_ports::UnboundPorts;
-use crate::taken_ports;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MAX_LISTED: usize = 1_000;
@@ -33,22 +27,6 @@ struct Inner {
 
 /// Returns the source of objects with its state.
 type FollowedSource = Box<dyn Fn() -> Source + Send>;
-
-/// What a report asks for.
-pub struct Sources {
-    /// The health.
-    pub health: HealthSource,
-    /// The state of the sweeps of connection tracking.
-    pub unswept: Unswept,
-    /// `healthCheckNodePort`s that the agent cannot bind.
-    pub unbound: UnboundPorts,
-    /// The proxy of node ports on loopback addresses.
-    pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
-    /// Other processes on node ports.
-    pub taken_node_ports: Box<dyn Fn() -> taken_ports::Report + Send>,
-    /// Lost lines of the log.
-    pub lost_log_lines: Counter,
-}
 
 impl AgentState {
     /// Makes the state of an agent that has not synced: its dataplane has this one.
@@ -117,28 +95,15 @@ impl AgentState {
         noted.rules.failure.take().is_some()
     }
 
-    /// Returns a function that makes a report, for [`serve`](crate::serve::query::serve).
-    pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
-        let Sources { health, unswept, unbound, loopback, taken_node_ports, lost_log_lines } =
-            sources;
-        move || {
-            let health = health();
-            let taken_node_ports = taken_node_ports();
-            let inner = self.lock();
-            Status {
-                told: Time::now(),
-                healthy: health.is_live(),
-                waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
-                unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
-                sweep_trouble: unswept.trouble(),
-                lost_log_lines: lost_log_lines.get(),
-                source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
-                rules: rules(&inner.noted.rules, &inner.snapshot),
-                taken_node_ports,
-                unbound_health_ports: unbound.list(),
-                loopback: loopback(),
-                ..inner.noted.clone()
-            }
+    /// Returns what is noted, and what the last sync left.
+    #[must_use]
+    pub fn report(&self) -> Status {
+        let inner = self.lock();
+        Status {
+            told: Time::now(),
+            source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
+            rules: rules(&inner.noted.rules, &inner.snapshot),
+            ..inner.noted.clone()
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::serve::loopback::LoopbackReport;
 use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
 use crate::taken_ports;
 
-pub use agent_state::{AgentState, Sources};
+pub use agent_state::AgentState;
 pub(crate) use text::span;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};

@@ -54,12 +54,6 @@ impl From<kube::Error> for AccessError {
             kube::Error::RustlsTls(_) => {
                 "a certificate or a key is not valid; check the files that hold them".to_owned()
             }
-            kube::Error::Auth(kube::client::AuthError::ReadTokenFile(error, path)) => {
-                format!("the token file {} cannot be read: {error}", path.display())
-            }
-            kube::Error::Auth(_) => {
-                "the token is not valid; check the file that holds it".to_owned()
-            }
             _ => "check the certificates, the keys and the token".to_owned(),
         })
     }

@@ -9,7 +9,7 @@ use prost::bytes::{Buf, Bytes, BytesMut};
 use tokio::time::timeout;
 
 use super::content_type::ContentType;
-use super::failure::Failure;
+use super::failure::{Failure, innermost};
 
 /// The longest object with what is around it. No object is larger: etcd accepts 1.5 MiB.
 const MAX_BYTES: usize = 16 << 20;
@@ -48,7 +48,7 @@ impl Received {
                 return Err(Failure::Unreachable(format!("the list stalled for {seconds} s")));
             }
             Ok(None) => return Ok(false),
-            Ok(Some(Err(error))) => return Err(Failure::broken(&error)),
+            Ok(Some(Err(error))) => return Err(Failure::Broken(innermost(&error))),
             Ok(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     self.buffer.extend_from_slice(data);

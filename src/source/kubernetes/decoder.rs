@@ -63,9 +63,9 @@ impl Decoder {
     }
 
     /// Handles a complete list: returns the change that deletes all objects that it lacks.
-    pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Option<Change> {
+    pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Change {
         self.told.retain(|name, _| names.contains(name));
-        self.kind.listed(names)
+        Change::Listed(self.kind, names.into())
     }
 
     /// Reports problems, once for each version of an object.

@@ -13,7 +13,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// The reason for the end of a request or a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The server ended the watch, which it does periodically.
     Ended,
     /// The connection broke while it was in use.
@@ -66,16 +66,6 @@ impl Failure {
         }
     }
 
-    /// Returns the failure of a request without an answer.
-    pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Failure {
-        Failure::Unreachable(innermost(error))
-    }
-
-    /// Returns the failure of an incomplete answer.
-    pub(super) fn broken(error: &(dyn Error + 'static)) -> Failure {
-        Failure::Broken(innermost(error))
-    }
-
     /// Returns true if another connection might help, with the current credentials, certificates
     /// and address of the server.
     pub(super) fn is_about_access(&self) -> bool {
@@ -87,7 +77,8 @@ impl Failure {
     }
 
     /// Returns the message for the log.
-    pub(super) fn told(&self, kind: Kind) -> String {
+    #[must_use]
+    pub fn told(&self, kind: Kind) -> String {
         match self {
             Failure::Ended => format!("the API server ends the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
@@ -124,12 +115,9 @@ impl Failure {
 }
 
 /// Returns the rule of a role that permits list and watch of this kind.
-pub(super) fn rule(kind: Kind) -> String {
-    let group = match kind {
-        Kind::Service | Kind::Node => "\"\"",
-        Kind::EndpointSlice => "discovery.k8s.io",
-        Kind::ServiceCidr => "networking.k8s.io",
-    };
+#[must_use]
+pub fn rule(kind: Kind) -> String {
+    let group = kind.versions()[0].split_once('/').map_or("\"\"", |(group, _)| group);
     let resource = kind.resource();
     format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [list, watch]}}")
 }

@@ -8,7 +8,7 @@ use kube::Client;
 use shunt_core::model::Change;
 
 use super::client::Connection;
-use super::failure::{Failure, rule};
+use super::failure::Failure;
 use super::resource::{RelistFrom, Resource, send};
 use super::{Access, AccessError, ContentType, page};
 use crate::source::objects::{Encoded, Kind, Names, convert};
@@ -17,29 +17,11 @@ use crate::source::objects::{Encoded, Kind, Names, convert};
 #[derive(Debug, Default)]
 pub struct Inspection {
     /// The kinds of objects that the agent cannot list and watch.
-    pub refused: Vec<(Kind, Refused)>,
+    pub refused: Vec<(Kind, Failure)>,
     /// The ServiceCIDRs, and the Node if it exists. (The Service is not among them.)
     pub changes: Vec<Change>,
     /// The ClusterIPs of the Service `default/kubernetes`, by which pods reach the API server.
     pub kubernetes_ips: Vec<String>,
-}
-
-/// The reason why a request failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
-    /// No answer.
-    Unreachable(String),
-    /// The server rejects the credentials (401).
-    Credentials(String),
-    /// The role lacks a permission (403).
-    Forbidden {
-        /// The message of the server.
-        message: String,
-        /// The missing rule of the role.
-        rule: String,
-    },
-    /// Any other failure.
-    Other(String),
 }
 
 /// Requests a small list and a watch of each kind. Must be called within a tokio runtime.
@@ -51,9 +33,9 @@ pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, Acce
     let mut inspection = Inspection::default();
     for kind in Kind::ALL {
         let Err(failure) = inspection.look(&client, kind, node_name).await else { continue };
-        let refused = Refused::new(&failure, kind);
-        let is_lost = matches!(refused, Refused::Unreachable(_) | Refused::Credentials(_));
-        inspection.refused.push((kind, refused));
+        let is_lost =
+            matches!(failure, Failure::Unreachable(_) | Failure::Refused { code: 401, .. });
+        inspection.refused.push((kind, failure));
         if is_lost {
             // The other requests would fail alike, after the same time.
             break;
@@ -98,19 +80,6 @@ impl Inspection {
             let version = page::read(answer, take).await?.version;
             // The role may permit lists only. An answer means yes, whatever the watch would send.
             return send(client, resource.watch(&version), accept).await.map(drop);
-        }
-    }
-}
-
-impl Refused {
-    fn new(failure: &Failure, kind: Kind) -> Refused {
-        match failure {
-            Failure::Unreachable(reason) => Refused::Unreachable(reason.clone()),
-            Failure::Refused { code: 401, message, .. } => Refused::Credentials(message.clone()),
-            Failure::Refused { code: 403, message, .. } => {
-                Refused::Forbidden { message: message.clone(), rule: rule(kind) }
-            }
-            other => Refused::Other(other.told(kind)),
         }
     }
 }

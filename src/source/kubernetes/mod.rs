@@ -52,9 +52,10 @@ pub use client::{Connection, ObservedRequest, RequestObserver};
 pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
+pub use failure::{Failure, rule};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
-pub use inspect::{Inspection, Refused, inspect};
+pub use inspect::{Inspection, inspect};
 use resource::Resource;
 use watch::Watch;
 

@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
+use form_urlencoded::Serializer;
 use http_body_util::{BodyExt, Limited};
 use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER};
-use hyper::{Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use kube::Client;
-use kube::api::{ListParams, WatchParams};
 use kube::client::Body;
-use kube::core::Request as Builder;
 use shunt_core::jitter;
 use tokio::time::timeout;
 
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
-use super::failure::Failure;
+use super::failure::{Failure, innermost};
 use super::messages::status;
 use crate::source::objects::Kind;
 
@@ -22,7 +21,7 @@ use crate::source::objects::Kind;
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 /// Objects per page of a list: few enough to bound the memory of a page of large EndpointSlices.
-const PAGE_LIMIT: u32 = 250;
+const PAGE_LIMIT: &str = "250";
 /// The server ends a watch after this many seconds and up to `SPREAD` more. The random part keeps
 /// the watches of all nodes from ending at once ever after a restart of the server.
 const WATCH_SECONDS: u32 = 240;
@@ -34,9 +33,8 @@ const CLUSTER_IP: &str = "spec.clusterIP";
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     pub(super) kind: Kind,
-    /// Paths of the API, the preferred version first.
-    paths: &'static [&'static str],
-    path: usize,
+    /// The place in [`Kind::versions`].
+    version: usize,
     labels: Option<&'static str>,
     fields: Option<String>,
     /// The server does not know the field of `fields`.
@@ -54,33 +52,18 @@ pub(super) enum RelistFrom {
     Store,
 }
 
-/// A request, or why kube cannot build it.
-pub(super) type Request = Result<hyper::Request<Vec<u8>>, kube::core::request::Error>;
-
 impl Resource {
     pub(super) fn new(kind: Kind, node_name: &str) -> Resource {
-        let (paths, labels, fields): (&[&str], _, _) = match kind {
+        let (labels, fields) = match kind {
             Kind::Service => (
-                &["/api/v1/services"],
                 Some("!service.kubernetes.io/service-proxy-name"),
                 Some(format!("{CLUSTER_IP}!=None")),
             ),
-            Kind::EndpointSlice => (
-                &["/apis/discovery.k8s.io/v1/endpointslices"],
-                Some("!service.kubernetes.io/headless"),
-                None,
-            ),
-            Kind::Node => (&["/api/v1/nodes"], None, Some(format!("metadata.name={node_name}"))),
-            Kind::ServiceCidr => (
-                &[
-                    "/apis/networking.k8s.io/v1/servicecidrs",
-                    "/apis/networking.k8s.io/v1beta1/servicecidrs",
-                ],
-                None,
-                None,
-            ),
+            Kind::EndpointSlice => (Some("!service.kubernetes.io/headless"), None),
+            Kind::Node => (None, Some(format!("metadata.name={node_name}"))),
+            Kind::ServiceCidr => (None, None),
         };
-        Resource { kind, paths, path: 0, labels, fields, wide: false }
+        Resource { kind, version: 0, labels, fields, wide: false }
     }
 
     /// Returns the objects of this name only.
@@ -91,8 +74,8 @@ impl Resource {
     /// Switches to the next version of the API if the server lacks this one. Returns false after
     /// the last version, and starts over with the first.
     pub(super) fn next_version(&mut self) -> bool {
-        self.path = (self.path + 1) % self.paths.len();
-        self.path != 0
+        self.version = (self.version + 1) % self.kind.versions().len();
+        self.version != 0
     }
 
     /// Drops the field selector, up to the next [`Resource::narrow`], if a server rejects it with
@@ -107,69 +90,59 @@ impl Resource {
         self.wide = false;
     }
 
-    fn fields(&self) -> Option<String> {
-        self.fields.clone().filter(|_| !self.wide)
-    }
-
-    /// Returns the request for one page of the list, or for the whole list without a `limit`. A
-    /// server takes a known version together with a limit as this very version, not as the minimum.
-    pub(super) fn list(&self, from: &RelistFrom, limit: bool, page: Option<String>) -> Request {
-        let limit = limit && !matches!(from, RelistFrom::Since(_));
-        let is_first = page.is_none();
-        let cached = is_first && *from == RelistFrom::Cache;
-        let mut request = self.builder().list(&ListParams {
-            label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields(),
-            // kube omits the version 0 together with a limit.
-            limit: (limit && !cached).then_some(PAGE_LIMIT),
-            continue_token: page,
-            resource_version: match from {
-                RelistFrom::Cache => Some("0".to_owned()),
-                RelistFrom::Since(version) => Some(version.clone()),
-                RelistFrom::Store => None,
-            },
-            ..ListParams::default()
-        })?;
-        if limit && cached {
-            let uri = format!("{}&limit={PAGE_LIMIT}", request.uri());
-            *request.uri_mut() = uri.parse().map_err(|error| {
-                kube::core::request::Error::BuildRequest(hyper::http::Error::from(error))
-            })?;
-        }
-        Ok(request)
-    }
-
-    /// Returns the request for the changes since a version.
-    pub(super) fn watch(&self, since: &str) -> Request {
-        let parameters = WatchParams {
-            label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields(),
-            timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32),
-            bookmarks: true,
-            send_initial_events: false,
+    /// Returns the target of a request for one page of the list, or for the whole list without a
+    /// `limit`. A server takes a known version together with a limit as this very version, not as the
+    /// minimum.
+    pub(super) fn list(&self, from: &RelistFrom, limit: bool, page: Option<&str>) -> String {
+        let (version, limit) = match from {
+            RelistFrom::Cache => (Some("0"), limit),
+            RelistFrom::Since(version) => (Some(&**version), false),
+            RelistFrom::Store => (None, limit),
         };
-        self.builder().watch(&parameters, since)
+        let start = match page {
+            Some(page) => Some(("continue", page)),
+            None => version.map(|version| ("resourceVersion", version)),
+        };
+        self.target(start.into_iter().chain(limit.then_some(("limit", PAGE_LIMIT))))
     }
 
-    fn builder(&self) -> Builder {
-        Builder::new(self.paths[self.path])
+    /// Returns the target of a request for the changes since a version.
+    pub(super) fn watch(&self, since: &str) -> String {
+        let seconds = WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32;
+        self.target([
+            ("watch", "true"),
+            ("timeoutSeconds", &seconds.to_string()),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", since),
+        ])
+    }
+
+    fn target<'a>(&self, parameters: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+        let version = self.kind.versions()[self.version];
+        let root = if version.contains('/') { "apis" } else { "api" };
+        let fields = self.fields.as_deref().filter(|_| !self.wide);
+        Serializer::new(format!("/{root}/{version}/{}?", self.kind.resource()))
+            .extend_pairs(fields.map(|fields| ("fieldSelector", fields)))
+            .extend_pairs(self.labels.map(|labels| ("labelSelector", labels)))
+            .extend_pairs(parameters)
+            .finish()
     }
 }
 
 /// Sends a request and waits for the answer to begin. An answer other than success is a failure.
 pub(super) async fn send(
     client: &Client,
-    request: Request,
+    target: String,
     accept: HeaderValue,
 ) -> Result<Response<Body>, Failure> {
-    let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-    request.headers_mut().insert(ACCEPT, accept);
-    let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
+    let request = Request::get(target).header(ACCEPT, accept).body(Body::empty());
+    let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+    let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
             let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             return Err(Failure::Unreachable(reason));
         }
-        Ok(Err(error)) => return Err(Failure::unreachable(&error)),
+        Ok(Err(error)) => return Err(Failure::Unreachable(innermost(&error))),
         Ok(Ok(answer)) => answer,
     };
     let code = answer.status();

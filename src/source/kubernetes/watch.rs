@@ -267,7 +267,7 @@ impl Watch {
         let mut next = None;
         let version = loop {
             let is_first = next.is_none();
-            let request = self.resource.list(&self.relist_from, limit, next.clone());
+            let request = self.resource.list(&self.relist_from, limit, next.as_deref());
             let answer = match send(client, request, self.negotiation.accept()).await {
                 Err(Failure::Expired) if !is_first && limit => {
                     (list, limit, next) = (List::default(), false, None);
@@ -307,38 +307,10 @@ impl Watch {
         let long_silence = SILENCE_TIMEOUT.mul_f64(1.0 + jitter::fraction() / 3.0);
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
-            let event = match timeout(silence_timeout, events.next()).await {
-                Ok(event) => event?.ok_or(Failure::Ended)?,
-                Err(_) if silence_timeout == SETTLE_TIMEOUT => {
-                    self.settled();
-                    self.relist.reset();
-                    silence_timeout = long_silence;
-                    continue;
-                }
+            match timeout(silence_timeout, events.next()).await {
+                Ok(event) => self.take(event?.ok_or(Failure::Ended)?).await?,
+                Err(_) if silence_timeout == SETTLE_TIMEOUT => {}
                 Err(_) => return Err(Failure::Silent),
-            };
-            let received = Instant::now();
-            let decoded = match event {
-                Event::Current(object) => {
-                    self.decoder.take(&object).map_err(|reason| object.invalid(reason))?
-                }
-                Event::Gone(object) => {
-                    self.decoder.take_gone(&object).map_err(|reason| object.invalid(reason))?
-                }
-                Event::Bookmark(version) => {
-                    self.is_news(&version)?;
-                    self.advance(version);
-                    None
-                }
-            };
-            if let Some(converted) = decoded
-                && self.is_news(&converted.version)?
-            {
-                let triggers = self.decoder.trigger(&converted).into_iter().collect();
-                let version = converted.version.clone();
-                let changes = vec![converted.into_change()];
-                self.deliver(None, ChangeBatch { changes, received, triggers }).await;
-                self.advance(version);
             }
             if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
@@ -346,6 +318,30 @@ impl Watch {
                 silence_timeout = long_silence;
             }
         }
+    }
+
+    /// Delivers an event.
+    async fn take(&mut self, event: Event<'_>) -> Result<(), Failure> {
+        let received = Instant::now();
+        let (decoded, object) = match event {
+            Event::Bookmark(version) => {
+                self.is_news(&version)?;
+                self.advance(version);
+                return Ok(());
+            }
+            Event::Current(object) => (self.decoder.take(&object), object),
+            Event::Gone(object) => (self.decoder.take_gone(&object), object),
+        };
+        if let Some(converted) = decoded.map_err(|reason| object.invalid(reason))?
+            && self.is_news(&converted.version)?
+        {
+            let triggers = self.decoder.trigger(&converted).into_iter().collect();
+            let version = converted.version.clone();
+            let changes = vec![converted.into_change()];
+            self.deliver(None, ChangeBatch { changes, received, triggers }).await;
+            self.advance(version);
+        }
+        Ok(())
     }
 
     /// Returns false for a version that has come before. Versions are growing numbers, as
@@ -375,7 +371,7 @@ impl Watch {
     async fn deliver_list(&mut self, list: List) {
         self.listed = true;
         let List { names, mut changes } = list;
-        changes.extend(self.decoder.listed(names));
+        changes.push(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await;
     }
 

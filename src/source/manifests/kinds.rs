@@ -41,15 +41,6 @@ const NEIGHBOURS: [(&str, &[&str]); 3] = [
     ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"]),
 ];
 
-/// Returns the supported versions of a kind, the preferred one first.
-fn versions(kind: Kind) -> &'static [&'static str] {
-    match kind {
-        Kind::Service | Kind::Node => &["v1"],
-        Kind::EndpointSlice => &["discovery.k8s.io/v1"],
-        Kind::ServiceCidr => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
-    }
-}
-
 fn named(name: &str) -> Option<Kind> {
     Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
 }
@@ -61,7 +52,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
         return Recognised::List(None);
     }
     if let Some(kind) = named(item.unwrap_or(name)) {
-        if versions(kind).contains(&api_version) {
+        if kind.versions().contains(&api_version) {
             return match item {
                 Some(_) => Recognised::List(Some(kind)),
                 None => Recognised::Ours(kind),
@@ -70,7 +61,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
         // Another group may have a kind Service or Node, too (Knative has one).
         let distinctive = matches!(kind, Kind::EndpointSlice | Kind::ServiceCidr);
         if distinctive || neighbours(api_version).is_some() {
-            let expected = versions(kind)[0];
+            let expected = kind.versions()[0];
             return Recognised::Mistake(format!(
                 "{kind} objects are read as {expected} only; write apiVersion: {expected}"
             ));

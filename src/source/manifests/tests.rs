@@ -38,11 +38,13 @@ fn say(changes: &[Change]) -> Vec<String> {
     let one = |change: &Change| {
         Some(match change {
             Change::Service(service) => format!("{} {}", service.name, service.cluster_ips[0]),
-            Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("{name} gone"),
+            Change::ServiceIgnored(name, _) | Change::Gone(Kind::Service, name) => {
+                format!("{name} gone")
+            }
             Change::Node(node) => format!("node {}", node.name),
             Change::Synced => "synced".into(),
             // What an earlier source has left is deleted at the start.
-            Change::Listed(_) | Change::NodeGone => return None,
+            Change::Listed(..) => return None,
             other => format!("{other:?}"),
         })
     };
@@ -147,7 +149,7 @@ proptest! {
                         let key = Key { kind: Kind::Service, name: service.name.clone() };
                         known.insert(key, Change::service(service));
                     }
-                    Change::ServiceGone(name) => {
+                    Change::Gone(Kind::Service, name) => {
                         let removed = known.remove(&Key { kind: Kind::Service, name });
                         prop_assert!(removed.is_some());
                     }

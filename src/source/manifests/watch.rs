@@ -52,9 +52,9 @@ impl Watcher {
         }
         self.scanner.log_not_used();
         let first = self.scanner.changes();
-        let listed = |kind: Kind| kind.listed(self.scanner.collection.names(kind));
-        let mut changes: Vec<Change> = Kind::ALL.into_iter().filter_map(listed).collect();
-        changes.extend(first.into_iter().chain([Change::Synced]));
+        let listed = |kind| Change::Listed(kind, self.scanner.collection.names(kind).into());
+        let listed = Kind::ALL.into_iter().map(listed);
+        let mut changes: Vec<Change> = listed.chain(first).chain([Change::Synced]).collect();
         loop {
             if !changes.is_empty() && sink(ChangeBatch::new(changes, Instant::now())).is_break() {
                 return Ok(());

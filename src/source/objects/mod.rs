@@ -14,13 +14,13 @@ mod service_cidr;
 mod slice;
 mod values;
 
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 
-use shunt_core::model::{Change, Ignored, Listed, ObjectName};
+use shunt_core::model::{Change, Ignored, ObjectName};
 
 use crate::source::spanned_yaml::{Diagnostic, Severity};
+
+pub use shunt_core::model::Kind;
 
 pub use encoded::{Encoded, Identity, convert};
 pub use names::Names;
@@ -41,72 +41,6 @@ const LOAD_BALANCING: &str = annotation!("load-balancing");
 /// The annotation of an EndpointSlice with the weight of its endpoints.
 const WEIGHT: &str = annotation!("weight");
 
-/// The kinds of objects that shunt uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// `Service` of `v1`.
-    Service,
-    /// `EndpointSlice` of `discovery.k8s.io/v1`.
-    EndpointSlice,
-    /// `Node` of `v1`.
-    Node,
-    /// `ServiceCIDR` of `networking.k8s.io/v1` or `v1beta1`.
-    ServiceCidr,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
-
-    /// Returns the name in `kind`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Service => "Service",
-            Kind::EndpointSlice => "EndpointSlice",
-            Kind::Node => "Node",
-            Kind::ServiceCidr => "ServiceCIDR",
-        }
-    }
-
-    /// Returns the plural in the paths of the API.
-    #[must_use]
-    pub fn resource(self) -> &'static str {
-        match self {
-            Kind::Service => "services",
-            Kind::EndpointSlice => "endpointslices",
-            Kind::Node => "nodes",
-            Kind::ServiceCidr => "servicecidrs",
-        }
-    }
-
-    /// Returns the change that deletes all other objects of this kind.
-    pub(in crate::source) fn listed(self, names: HashSet<ObjectName>) -> Option<Change> {
-        let listed = match self {
-            Kind::Service => Listed::Services(names.into()),
-            Kind::EndpointSlice => Listed::Slices(names.into()),
-            Kind::ServiceCidr => {
-                let names: HashSet<Arc<str>> = names.into_iter().map(|name| name.name).collect();
-                Listed::ServiceCidrs(names.into())
-            }
-            Kind::Node => return names.is_empty().then_some(Change::NodeGone),
-        };
-        Some(Change::Listed(listed))
-    }
-
-    /// Returns true if objects of this kind have a namespace.
-    #[must_use]
-    pub fn is_namespaced(self) -> bool {
-        matches!(self, Kind::Service | Kind::EndpointSlice)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// The identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -120,12 +54,7 @@ impl Key {
     /// Returns the change that deletes the object.
     #[must_use]
     pub fn gone(&self) -> Change {
-        match self.kind {
-            Kind::Service => Change::ServiceGone(self.name.clone()),
-            Kind::EndpointSlice => Change::SliceGone(self.name.clone()),
-            Kind::Node => Change::NodeGone,
-            Kind::ServiceCidr => Change::ServiceCidrGone(self.name.name.clone()),
-        }
+        Change::Gone(self.kind, self.name.clone())
     }
 
     /// Returns the key of an object. Without a namespace, it is in `default`.

@@ -13,6 +13,6 @@ pub(super) fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Convert
     let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
     let effect = "this prefix is ignored";
     let nets = findings.list(&raw.spec.cidrs, "spec.cidrs", parse_net, effect);
-    let change = Change::ServiceCidr(key.name.name.clone(), nets);
+    let change = Change::ServiceCidr(key.name.clone(), nets);
     findings.finish(key, &raw.metadata, Some(change))
 }

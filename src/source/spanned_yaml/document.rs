@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::reader::Reader;
-use super::{FieldPath, Segment, excerpt};
+use super::{FieldPath, excerpt};
 
 /// A syntax error: the text is neither YAML nor JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -142,8 +142,8 @@ impl Document<'_> {
     #[must_use]
     pub fn line_of(&self, path: &FieldPath) -> u32 {
         let mut found = &*self.json;
-        for segment in path.segments() {
-            match inner(found, segment) {
+        for step in path.steps() {
+            match inner(found, step) {
                 Some(value) => found = value,
                 None => break,
             }
@@ -155,20 +155,18 @@ impl Document<'_> {
     /// Returns a short description of the value at `path` for a message.
     #[must_use]
     pub fn describe(&self, path: &FieldPath) -> Option<String> {
-        let mut segments = path.segments().iter();
-        let json = segments.try_fold(&*self.json, |json, segment| inner(json, segment))?;
+        let json = path.steps().try_fold(&*self.json, inner)?;
         Some(describe(&serde_json::from_str(json).ok()?))
     }
 }
 
 /// Returns the JSON of a field or element.
-fn inner<'a>(json: &'a str, segment: &Segment) -> Option<&'a str> {
-    let value: &RawValue = match segment {
-        Segment::Field(name) => {
-            serde_json::from_str::<HashMap<String, &RawValue>>(json).ok()?.remove(&**name)?
-        }
-        Segment::Index(index) => {
-            serde_json::from_str::<Vec<&RawValue>>(json).ok()?.get(*index).copied()?
+fn inner<'a>(json: &'a str, step: &str) -> Option<&'a str> {
+    let value = match serde_json::from_str::<HashMap<String, &RawValue>>(json) {
+        Ok(mut fields) => fields.remove(step)?,
+        Err(_) => {
+            let elements: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+            *elements.get(step.parse::<usize>().ok()?)?
         }
     };
     Some(value.get())

@@ -20,5 +20,5 @@ pub mod tests;
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use diagnostic::{Diagnostic, Severity, excerpt};
 pub use document::{Document, SyntaxError, describe, documents, parse, parse_leniently};
-pub use path::{FieldPath, Segment};
+pub use path::FieldPath;
 pub use typed::{TypeError, typed, typed_reporting_unknown};

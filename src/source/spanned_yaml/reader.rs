@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::document::{Document, SyntaxError};
 use super::excerpt;
-use super::scalar::{self, Meaning};
+use super::scalar;
 
 /// The maximum nesting: more than any object of Kubernetes needs, and safe for a recursive walk.
 const NESTING_LIMIT: usize = 64;
@@ -156,14 +156,12 @@ impl<'a> Reader<'a> {
                     return self.write_key(name, Key { line, is_merged: false }).map(|()| None);
                 }
                 let start = self.begin(line);
-                match if is_plain { scalar::meaning(&text) } else { Meaning::Text(&text) } {
-                    Meaning::Null => self.write(&()),
-                    Meaning::Bool(value) => self.write(&value),
-                    Meaning::Signed(value) => self.write(&value),
-                    Meaning::Unsigned(value) => self.write(&value),
-                    Meaning::Float(value) if value.is_finite() => self.write(&value),
-                    Meaning::Float(_) => return Err(error_at(span, "not a finite number")),
-                    Meaning::Text(value) => self.write(value),
+                match is_plain {
+                    true => self.write(
+                        &scalar::meaning(&text)
+                            .ok_or_else(|| error_at(span, "not a finite number"))?,
+                    ),
+                    false => self.write(&text),
                 }
                 return self.end(start, anchor, span);
             }

@@ -4,57 +4,46 @@
 
 use std::borrow::Cow;
 
-/// Returns the typed value of a scalar.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Meaning<'t> {
-    Null,
-    Bool(bool),
-    Signed(i64),
-    Unsigned(u64),
-    Float(f64),
-    Text(&'t str),
-}
+use serde_json::Value;
 
-pub(super) fn meaning(text: &str) -> Meaning<'_> {
+/// Returns the typed value of a scalar; `None` for a number that JSON does not have.
+pub(super) fn meaning(text: &str) -> Option<Value> {
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Meaning::Null,
+        "" | "~" | "null" | "Null" | "NULL" => return Some(Value::Null),
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
-            return Meaning::Bool(true);
+            return Some(true.into());
         }
         "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
-            return Meaning::Bool(false);
+            return Some(false.into());
         }
-        ".nan" | ".NaN" | ".NAN" => return Meaning::Float(f64::NAN),
-        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
-            return Meaning::Float(f64::INFINITY);
-        }
-        "-.inf" | "-.Inf" | "-.INF" => return Meaning::Float(f64::NEG_INFINITY),
+        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF"
+        | "-.inf" | "-.Inf" | "-.INF" => return None,
         _ => {}
     }
     if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
-        return Meaning::Text(text);
+        return Some(text.into());
     }
     let digits: Cow<'_, str> = match text.contains('_') && !text.starts_with('.') {
         true => text.replace('_', "").into(),
         false => text.into(),
     };
     if let Some(number) = integer(&digits) {
-        return number;
+        return Some(number);
     }
     // Rust would also accept words such as `+inf`.
     let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
-    match digits.parse::<f64>() {
+    Some(match digits.parse::<f64>() {
         // In JSON, 1.0 and 1e2 are whole numbers.
         Ok(number) if is_decimal && number.fract() == 0.0 && number.abs() < 9.0e18 => {
-            Meaning::Signed(number as i64)
+            (number as i64).into()
         }
-        Ok(number) if is_decimal && number.is_finite() => Meaning::Float(number),
-        _ => Meaning::Text(text),
-    }
+        Ok(number) if is_decimal && number.is_finite() => number.into(),
+        _ => text.into(),
+    })
 }
 
 /// Parses a whole number with the prefixes of Go: `0x`, `0b`, `0o`, and `0` for octal.
-fn integer(text: &str) -> Option<Meaning<'static>> {
+fn integer(text: &str) -> Option<Value> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -72,22 +61,19 @@ fn integer(text: &str) -> Option<Meaning<'static>> {
         return None;
     }
     let number = u64::from_str_radix(digits, radix).ok()?;
-    if negative {
-        0_i64.checked_sub_unsigned(number).map(Meaning::Signed)
-    } else {
-        Some(Meaning::Unsigned(number))
-    }
+    if negative { 0_i64.checked_sub_unsigned(number).map(Value::from) } else { Some(number.into()) }
 }
 
 /// Returns a plain scalar in its form as a key: `yes` is the key `true`, `010` the key `8`. None
 /// for null, which is no key.
 pub(super) fn key(text: Cow<'_, str>) -> Option<Cow<'_, str>> {
     match meaning(&text) {
-        Meaning::Null => None,
-        Meaning::Bool(value) => Some(if value { "true".into() } else { "false".into() }),
-        Meaning::Signed(number) => Some(number.to_string().into()),
-        Meaning::Unsigned(number) => Some(number.to_string().into()),
-        Meaning::Float(number) => Some((number as f32).to_string().into()),
-        Meaning::Text(_) => Some(text),
+        Some(Value::Null) => None,
+        Some(Value::String(_)) => Some(text),
+        Some(Value::Number(number)) if number.is_f64() => {
+            Some((number.as_f64()? as f32).to_string().into())
+        }
+        Some(value) => Some(value.to_string().into()),
+        None => Some(text),
     }
 }

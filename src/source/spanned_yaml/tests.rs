@@ -19,12 +19,7 @@ fn error(text: &str) -> String {
 
 fn path(text: &str) -> FieldPath {
     let mut path = FieldPath::default();
-    for part in text.split('.') {
-        path.push(match part.parse() {
-            Ok(index) => Segment::Index(index),
-            Err(_) => Segment::Field(part.into()),
-        });
-    }
+    text.split('.').for_each(|step| path.push(step));
     path
 }
 

@@ -2,9 +2,9 @@
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
-use serde_path_to_error::Segment as PathSegment;
+use serde_path_to_error::Segment;
 
-use super::{FieldPath, Segment};
+use super::FieldPath;
 
 /// A value whose type does not match its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,8 +62,8 @@ where
         let mut field = FieldPath::default();
         for segment in &track.path() {
             match segment {
-                PathSegment::Seq { index } => field.push(Segment::Index(*index)),
-                PathSegment::Map { key } => field.push(Segment::Field(key.as_str().into())),
+                Segment::Seq { index } => field.push(&index.to_string()),
+                Segment::Map { key } => field.push(key),
                 _ => {}
             }
         }
@@ -73,16 +73,16 @@ where
 
 fn ignored_path(path: &serde_ignored::Path<'_>) -> FieldPath {
     use serde_ignored::Path;
-    let (parent, segment) = match path {
+    let (parent, step) = match path {
         Path::Root => return FieldPath::default(),
-        Path::Seq { parent, index } => (parent, Segment::Index(*index)),
-        Path::Map { parent, key } => (parent, Segment::Field(key.as_str().into())),
+        Path::Seq { parent, index } => (parent, &index.to_string()),
+        Path::Map { parent, key } => (parent, key),
         Path::Some { parent }
         | Path::NewtypeStruct { parent }
         | Path::NewtypeVariant { parent } => return ignored_path(parent),
     };
     let mut path = ignored_path(parent);
-    path.push(segment);
+    path.push(step);
     path
 }
 

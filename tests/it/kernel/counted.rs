@@ -8,7 +8,7 @@ use anyhow::Result;
 use nfnetlink::nft::{Error, Socket};
 use nix::errno::Errno;
 use shunt::dataplane::{CommitStats, Dataplane, Ownership};
-use shunt_core::model::{Change, Family};
+use shunt_core::model::{Change, Family, Kind};
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{Call, Fault, Faulty, NODE, name, service, slice};
 use shunt_testbed::Netns;
@@ -49,7 +49,7 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
 
     // That the record is wrong shows in the kernel's answer.
     ns.nft("delete table ip shunt")?;
-    dataplane.apply(Change::ServiceGone(name(2)));
+    dataplane.apply(Change::Gone(Kind::Service, name(2)));
     dataplane.sync()?;
     let overtaken = dataplane.take_stats();
     assert!(overtaken.full, "all was read again");
@@ -70,7 +70,7 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     let endpoints: Vec<u16> = (0..20).collect();
     dataplane.apply(Change::slice(slice(3, Family::V4, &endpoints)));
     dataplane.sync()?;
-    dataplane.apply(Change::ServiceGone(name(3)));
+    dataplane.apply(Change::Gone(Kind::Service, name(3)));
     dataplane.sync()?;
     dataplane.take_stats();
     assert!(dataplane.has_unused_chains());

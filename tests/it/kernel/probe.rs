@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nfnetlink::nft::{Batch, Kernel, Socket, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 use shunt::dataplane::{has_owned_tables, missing_features};
-use shunt_core::model::{Change, Dirty, Family, Store};
+use shunt_core::model::{Change, Dirty, Family, ObjectName, Store};
 use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
 use shunt_testbed::Netns;
 
@@ -19,7 +19,10 @@ fn no_feature_is_missing_for_any_configuration() -> Result<()> {
     let mut kernel = kernel(&ns)?;
     let mut store = Store::new();
     let cidrs = vec!["10.96.0.0/16".parse()?, "fd00:96::/108".parse()?];
-    store.apply(Change::ServiceCidr("kubernetes".into(), cidrs), &mut Dirty::default());
+    store.apply(
+        Change::ServiceCidr(ObjectName::new("", "kubernetes"), cidrs),
+        &mut Dirty::default(),
+    );
     for detect_local in [
         DetectLocal::Off,
         DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse()?, "fd00:244::/48".parse()?]),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nfnetlink::nft::{Kernel as _, Socket, TableFamily};
-use shunt_core::model::{Change, Family};
+use shunt_core::model::{Change, Family, Kind};
 use shunt_fake_nftables::{service, slice};
 use shunt_testbed::Netns;
 
@@ -62,7 +62,7 @@ fn base_chains_for_services_are_of_type_nat() -> Result<()> {
     running.apply(Change::service(with_affinity));
     running.sync()?;
     assert_eq!(count()?, 10);
-    running.apply(Change::ServiceGone(service(1).name));
+    running.apply(Change::Gone(Kind::Service, service(1).name));
     running.sync()?;
     running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
     assert_eq!(count()?, 6);

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt::dataplane::kube_proxy::Found;
 use shunt::dataplane::{CommitStats, Snapshot};
-use shunt::serve::metrics::{Counter, Metrics, Probe, ServiceConnections};
+use shunt::serve::metrics::{Metrics, ServiceConnections};
 use shunt_core::model::{ChangeCounts, Family, Protocol};
 use shunt_core::plan::{Set, Unserved};
 use shunt_testbed::Exposition;
@@ -16,7 +15,7 @@ fn everything(families: &[Family]) -> Metrics {
     let ports = vec![("shop/web:http".into(), Protocol::Tcp, 14)];
     let connections = ServiceConnections { ports, omitted: 15 };
     let read = Box::new(move || Some(connections.clone()));
-    let metrics = Metrics::with(families, Some(read), Counter::default());
+    let metrics = Metrics::new(families, Some(read), || 0);
     let mut snapshot = Snapshot {
         frontends: [3, 4],
         unserved: Unserved {
@@ -33,11 +32,11 @@ fn everything(families: &[Family]) -> Metrics {
     metrics.sync_succeeded(&stats, &snapshot);
     metrics.sync_failed(&CommitStats { full: false, ..stats });
     metrics.changes_synced(ChangeCounts { services: 1, slices: 1 });
-    metrics.watch_restarted("services");
-    metrics.kube_proxy_found(&Found::default().counts());
+    metrics.add("shunt_watch_restarts_total", &[("resource", "services")], 1.0);
+    metrics.set("shunt_kube_proxy_leftovers", &[("kind", "process")], 0.0);
     metrics.api_asked("POST", "10.0.0.1:6443", Some(201), Some(took));
     metrics.api_asked("GET", "10.0.0.1:6443", None, None);
-    metrics.probed(Probe::Healthz, 200);
+    metrics.add("kubeproxy_proxy_healthz_total", &[("code", "200")], 1.0);
     metrics.network_programmed(Family::V6, took);
     metrics
 }

@@ -17,7 +17,9 @@ use shunt::commands::explain::{
 };
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt_core::explain::Code;
-use shunt_core::model::{Change, Dirty, EndpointSlice, Family, Node, Protocol, Store};
+use shunt_core::model::{
+    Change, Dirty, EndpointSlice, Family, Kind, Node, ObjectName, Protocol, Store,
+};
 use shunt_core::plan::{Desired, FrontendKey, Options};
 use shunt_fake_nftables::{Damage, Like, NODE};
 use shunt_testbed::{Host, Random, Topology, seed};
@@ -323,7 +325,7 @@ impl Objects {
         for change in changed {
             match change {
                 Change::Slice(slice) => left.apply(&Change::slice(on_pods(&slice, lab))),
-                Change::Service(_) | Change::ServiceGone(_) | Change::SliceGone(_) => {
+                Change::Service(_) | Change::Gone(Kind::Service | Kind::EndpointSlice, _) => {
                     left.apply(&change);
                 }
                 // The node is what it is.
@@ -345,7 +347,10 @@ impl Objects {
                     .chain([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()])
                     .collect(),
             ),
-            Change::ServiceCidr("kubernetes".into(), nets(&["10.96.0.0/24", "fd00:96::/112"])),
+            Change::ServiceCidr(
+                ObjectName::new("", "kubernetes"),
+                nets(&["10.96.0.0/24", "fd00:96::/112"]),
+            ),
         ];
         changes.extend(left.listed());
         Ok(Objects { options, changes })

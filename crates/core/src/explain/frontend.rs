@@ -23,7 +23,7 @@ pub struct FrontendView {
 pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Option<FrontendView> {
     let context = desired.node_context()?;
     let service = store.service(desired.service_of(key)?)?;
-    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
+    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(&service.name, key)?);
     let port = port_of(service, key)?;
     let policy = policy_of(service, kind);
     let pool: &[_] = frontend.main_pool().map_or(&[], |pool| pool);

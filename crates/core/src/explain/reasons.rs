@@ -109,7 +109,8 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     };
     let service = desired.service_of(key).and_then(|name| store.service(name));
     let port = service.and_then(|service| port_of(service, key));
-    let (Some(service), Some(port), Some(kind)) = (service, port, desired.kind_of(key)) else {
+    let kind = service.and_then(|service| desired.kind_of(&service.name, key));
+    let (Some(service), Some(port), Some(kind)) = (service, port, kind) else {
         return Reasons::default();
     };
     let policy = policy(service, kind, walk);
@@ -157,8 +158,9 @@ fn proxied(
     if !is_there || key.protocol() != Protocol::Tcp {
         return None;
     }
-    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
+    let frontend = desired.frontend(key)?;
     let service = store.service(desired.service_of(key)?)?;
+    let kind = desired.kind_of(&service.name, key)?;
     let port = port_of(service, key)?;
     let policy = policy_of(service, kind);
     let locality = context.locality();
@@ -214,14 +216,7 @@ fn has_node_ports(packet: &Packet, context: &NodeContext) -> bool {
 }
 
 pub(super) fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
-    service.ports.iter().find(|port| match key {
-        FrontendKey::Address(_, protocol, number) => {
-            port.protocol == protocol && port.port == number
-        }
-        FrontendKey::NodePort(_, protocol, number) => {
-            port.protocol == protocol && port.node_port == Some(number)
-        }
-    })
+    service.ports.iter().find(|port| key.is_of(port))
 }
 
 fn policy(service: &Service, kind: FrontendKind, walk: &Walk) -> Policy {

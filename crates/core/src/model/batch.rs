@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use super::{Change, Family};
+use super::{Change, Family, Kind};
 
 /// A batch of changes that a source read at one moment: the only message from sources to the
 /// dataplane.
@@ -31,10 +31,12 @@ impl ChangeBatch {
         let mut counts = ChangeCounts::default();
         for change in &self.changes {
             match change {
-                Change::Service(_) | Change::ServiceIgnored(..) | Change::ServiceGone(_) => {
+                Change::Service(_)
+                | Change::ServiceIgnored(..)
+                | Change::Gone(Kind::Service, _) => {
                     counts.services += 1;
                 }
-                Change::Slice(_) | Change::SliceGone(_) => counts.slices += 1,
+                Change::Slice(_) | Change::Gone(Kind::EndpointSlice, _) => counts.slices += 1,
                 _ => {}
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ArrivalSet, EndpointSlice, Ignored, Node, ObjectName, Service};
+use super::{ArrivalSet, EndpointSlice, Ignored, Kind, Node, ObjectName, Service};
 
 /// A change from a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,26 +16,21 @@ pub enum Change {
     Service(Arc<Service>),
     /// A Service exists, but shunt does not implement it.
     ServiceIgnored(ObjectName, Ignored),
-    /// A Service is deleted.
-    ServiceGone(ObjectName),
     /// An EndpointSlice is new or has changed.
     Slice(Arc<EndpointSlice>),
-    /// An EndpointSlice is deleted, or shunt no longer uses it.
-    SliceGone(ObjectName),
     /// The current state of the agent's Node. Boxed, as the largest: a list has thousands of other
     /// changes.
     Node(Box<Node>),
-    /// The agent's Node is deleted. Its last state stays in effect.
-    NodeGone,
     /// The last state of the agent's Node as of an earlier agent, in effect until the source has
     /// sent the Node.
     NodeRemembered(Box<Node>),
     /// A ServiceCIDR is new or has changed: its name and prefixes.
-    ServiceCidr(Arc<str>, Vec<IpNet>),
-    /// A ServiceCIDR is deleted.
-    ServiceCidrGone(Arc<str>),
-    /// The source has listed all objects of a kind: all others are deleted.
-    Listed(Listed),
+    ServiceCidr(ObjectName, Vec<IpNet>),
+    /// An object is deleted, or shunt no longer uses it. The last state of the agent's Node stays in
+    /// effect; whatever its name is, there is only one.
+    Gone(Kind, ObjectName),
+    /// The source has listed all objects of a kind, with these names: all others are deleted.
+    Listed(Kind, Arc<HashSet<ObjectName>>),
     /// All current addresses of the node's interfaces, including loopback.
     InterfaceAddresses(BTreeSet<IpAddr>),
     /// The source has listed all kinds once: programming may begin.
@@ -60,17 +55,6 @@ impl Change {
     pub fn slice(slice: impl Into<Arc<EndpointSlice>>) -> Change {
         Change::Slice(slice.into())
     }
-}
-
-/// The names of all objects of a kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Listed {
-    /// The names of all Services.
-    Services(Arc<HashSet<ObjectName>>),
-    /// The names of all EndpointSlices.
-    Slices(Arc<HashSet<ObjectName>>),
-    /// The names of all ServiceCIDRs.
-    ServiceCidrs(Arc<HashSet<Arc<str>>>),
 }
 
 /// The Services to plan again.

@@ -88,7 +88,8 @@ impl GoneEndpoints {
                 continue;
             }
             if listed.terminating {
-                self.vanished.insert(backend, Vanished::Now(service(old)));
+                self.vanished
+                    .insert(backend, Vanished::Now(old.and_then(EndpointSlice::service_name)));
             }
             self.listed.remove(&backend);
         }
@@ -159,13 +160,6 @@ impl GoneEndpoints {
             Vanished::Now(_) | Vanished::Since(..) => None,
         })
     }
-}
-
-/// Returns the Service of a slice.
-fn service(slice: Option<&EndpointSlice>) -> Option<ObjectName> {
-    let slice = slice?;
-    let name = slice.service.clone()?;
-    Some(ObjectName { namespace: slice.name.namespace.clone(), name })
 }
 
 /// Returns the TCP endpoints of a slice, and whether they are terminating.

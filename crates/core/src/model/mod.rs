@@ -16,12 +16,12 @@ mod objects;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
-pub use change::{Change, Dirty, Listed};
+pub use change::{Change, Dirty};
 pub use collections::{ArrivalMap, ArrivalSet, SharedMap};
 pub use endpoints::{Backend, Locality, Selection, Weights, missing, select};
 pub use gone::{GONE_FOR, GoneEndpoints, MAX_GONE, SETTLE};
 pub use objects::{
-    Balancing, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
-    Protocol, Service, ServicePort, TrafficPolicy,
+    Balancing, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Kind, Node,
+    ObjectName, Protocol, Service, ServicePort, TrafficPolicy,
 };
 pub use store::Store;

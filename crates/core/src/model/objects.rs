@@ -85,6 +85,68 @@ impl fmt::Display for Protocol {
     }
 }
 
+/// The kinds of objects that shunt uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// `Service` of `v1`.
+    Service,
+    /// `EndpointSlice` of `discovery.k8s.io/v1`.
+    EndpointSlice,
+    /// `Node` of `v1`.
+    Node,
+    /// `ServiceCIDR` of `networking.k8s.io/v1` or `v1beta1`.
+    ServiceCidr,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+
+    /// Returns the name in `kind`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
+            Kind::Node => "Node",
+            Kind::ServiceCidr => "ServiceCIDR",
+        }
+    }
+
+    /// Returns the plural in the paths of the API.
+    #[must_use]
+    pub fn resource(self) -> &'static str {
+        match self {
+            Kind::Service => "services",
+            Kind::EndpointSlice => "endpointslices",
+            Kind::Node => "nodes",
+            Kind::ServiceCidr => "servicecidrs",
+        }
+    }
+
+    /// Returns the supported values of `apiVersion`, the preferred one first.
+    #[must_use]
+    pub fn versions(self) -> &'static [&'static str] {
+        match self {
+            Kind::Service | Kind::Node => &["v1"],
+            Kind::EndpointSlice => &["discovery.k8s.io/v1"],
+            Kind::ServiceCidr => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
+        }
+    }
+
+    /// Returns true if objects of this kind have a namespace.
+    #[must_use]
+    pub fn is_namespaced(self) -> bool {
+        matches!(self, Kind::Service | Kind::EndpointSlice)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Namespace and name of an object. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {

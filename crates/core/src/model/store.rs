@@ -1,12 +1,12 @@
 //! The store of known objects, and the Services to plan again after a change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Change, Dirty, EndpointSlice, Ignored, Listed, Node, ObjectName, Service, SharedMap};
+use super::{Change, Dirty, EndpointSlice, Ignored, Kind, Node, ObjectName, Service, SharedMap};
 
 /// A store of all currently known objects. A clone costs nothing, and stays as it is.
 #[derive(Debug, Clone, Default)]
@@ -21,11 +21,9 @@ pub struct Store {
     node: Option<Arc<Node>>,
     node_exists: bool,
     node_read: bool,
-    service_cidrs: SharedMap<Arc<str>, Vec<IpNet>>,
+    service_cidrs: SharedMap<ObjectName, Vec<IpNet>>,
     interface_addresses: Arc<BTreeSet<IpAddr>>,
     synced: bool,
-    service_ports: usize,
-    endpoints: usize,
 }
 
 impl Store {
@@ -45,15 +43,18 @@ impl Store {
                 self.ignored.insert_mut(name.clone(), reason);
                 return self.drop_service(name, dirty) || changed;
             }
-            Change::ServiceGone(name) => {
+            Change::Gone(Kind::Service, name) => {
                 let was_ignored = self.ignored.remove_mut(&name);
                 return self.drop_service(name, dirty) || was_ignored;
             }
             Change::Slice(slice) => return self.apply_slice(slice, dirty),
-            Change::SliceGone(name) => return self.drop_slice(&name, dirty),
-            Change::Listed(listed) => return self.drop_others(&listed, dirty),
+            Change::Gone(Kind::EndpointSlice, name) => return self.drop_slice(&name, dirty),
+            Change::Listed(kind, names) => {
+                let gone = self.others(kind, &names).into_iter();
+                return gone.fold(false, |changed, change| self.apply(change, dirty) | changed);
+            }
             Change::Node(node) => self.set_node(*node),
-            Change::NodeGone => {
+            Change::Gone(Kind::Node, _) => {
                 self.node_read = true;
                 std::mem::take(&mut self.node_exists)
             }
@@ -67,7 +68,7 @@ impl Store {
                 self.service_cidrs.insert_mut(name, nets);
                 changed
             }
-            Change::ServiceCidrGone(name) => self.service_cidrs.remove_mut(&name),
+            Change::Gone(Kind::ServiceCidr, name) => self.service_cidrs.remove_mut(&name),
             Change::InterfaceAddresses(addresses) => {
                 let changed = *self.interface_addresses != addresses;
                 self.interface_addresses = Arc::new(addresses);
@@ -81,30 +82,33 @@ impl Store {
 
     fn apply_service(&mut self, service: Arc<Service>, dirty: &mut Dirty) -> bool {
         self.ignored.remove_mut(&service.name);
-        let old = self.services.get(&service.name);
-        if old == Some(&service) {
+        if self.services.get(&service.name) == Some(&service) {
             return false;
         }
         dirty.services.insert(service.name.clone());
-        self.service_ports -= old.map_or(0, |old| old.ports.len());
-        self.service_ports += service.ports.len();
         self.services.insert_mut(service.name.clone(), service);
         true
     }
 
     fn drop_service(&mut self, name: ObjectName, dirty: &mut Dirty) -> bool {
-        let Some(old) = self.services.get(&name) else { return false };
-        self.service_ports -= old.ports.len();
-        self.services.remove_mut(&name);
-        dirty.services.insert(name);
-        true
+        let changed = self.services.remove_mut(&name);
+        if changed {
+            dirty.services.insert(name);
+        }
+        changed
     }
 
     fn drop_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) -> bool {
         let Some(old) = self.slices.get(name).cloned() else { return false };
         self.slices.remove_mut(name);
-        self.endpoints -= old.endpoints.len();
-        self.unlink(&old, dirty);
+        let Some(service) = old.service_name() else { return true };
+        if let Some(slices) = self.slices_of.get_mut(&service) {
+            slices.retain(|known| known.name != *name);
+            if slices.is_empty() {
+                self.slices_of.remove_mut(&service);
+            }
+        }
+        dirty.services.insert(service);
         true
     }
 
@@ -112,63 +116,55 @@ impl Store {
     /// one for each Service, EndpointSlice, Node or ServiceCIDR that it is about.
     #[must_use]
     pub fn before(&self, change: &Change) -> Vec<Change> {
-        let service = |name: &ObjectName| match (self.services.get(name), self.ignored.get(name)) {
-            (Some(service), _) => Change::Service(service.clone()),
-            (None, Some(why)) => Change::ServiceIgnored(name.clone(), why.clone()),
-            (None, None) => Change::ServiceGone(name.clone()),
-        };
-        let slice = |name: &ObjectName| match self.slices.get(name) {
-            Some(slice) => Change::Slice(slice.clone()),
-            None => Change::SliceGone(name.clone()),
-        };
-        let cidr = |name: &Arc<str>| match self.service_cidrs.get(name) {
-            Some(nets) => Change::ServiceCidr(name.clone(), nets.clone()),
-            None => Change::ServiceCidrGone(name.clone()),
-        };
-        vec![match change {
-            Change::Service(new) => service(&new.name),
-            Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => service(name),
-            Change::Slice(new) => slice(&new.name),
-            Change::SliceGone(name) => slice(name),
-            Change::Node(_) | Change::NodeGone => {
-                self.node().cloned().map_or(Change::NodeGone, Change::node)
-            }
-            Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => cidr(name),
-            Change::Listed(listed) => {
-                return self.others(listed).iter().flat_map(|gone| self.before(gone)).collect();
+        let nameless = ObjectName::new("", "");
+        let (kind, name) = match change {
+            Change::Service(new) => (Kind::Service, &new.name),
+            Change::ServiceIgnored(name, _) => (Kind::Service, name),
+            Change::Slice(new) => (Kind::EndpointSlice, &new.name),
+            Change::Node(_) => (Kind::Node, &nameless),
+            Change::ServiceCidr(name, _) => (Kind::ServiceCidr, name),
+            Change::Gone(kind, name) => (*kind, name),
+            Change::Listed(kind, names) => {
+                return self
+                    .others(*kind, names)
+                    .iter()
+                    .flat_map(|gone| self.before(gone))
+                    .collect();
             }
             Change::NodeRemembered(_) | Change::InterfaceAddresses(_) | Change::Synced => {
                 return Vec::new();
             }
-        }]
+        };
+        let ignored = || {
+            let why = self.ignored.get(name)?;
+            Some(Change::ServiceIgnored(name.clone(), why.clone()))
+        };
+        let known = match kind {
+            Kind::Service => self.services.get(name).cloned().map(Change::Service).or_else(ignored),
+            Kind::EndpointSlice => self.slices.get(name).cloned().map(Change::Slice),
+            Kind::Node => self.node().cloned().map(Change::node),
+            Kind::ServiceCidr => {
+                let nets = self.service_cidrs.get(name).cloned();
+                nets.map(|nets| Change::ServiceCidr(name.clone(), nets))
+            }
+        };
+        vec![known.unwrap_or_else(|| Change::Gone(kind, name.clone()))]
     }
 
     /// Returns the changes that delete all objects of a kind that a list does not name.
-    fn others(&self, listed: &Listed) -> Vec<Change> {
-        match listed {
-            Listed::Services(names) => {
-                let known = self.services.keys().chain(self.ignored.keys());
-                let gone = known.filter(|name| !names.contains(*name));
-                gone.cloned().map(Change::ServiceGone).collect()
-            }
-            Listed::Slices(names) => {
-                let gone = self.slices.keys().filter(|name| !names.contains(*name));
-                gone.cloned().map(Change::SliceGone).collect()
-            }
-            Listed::ServiceCidrs(names) => {
-                let gone = self.service_cidrs.keys().filter(|name| !names.contains(*name));
-                gone.cloned().map(Change::ServiceCidrGone).collect()
-            }
+    fn others(&self, kind: Kind, names: &HashSet<ObjectName>) -> Vec<Change> {
+        let others = |known: &mut dyn Iterator<Item = &ObjectName>| -> Vec<Change> {
+            let gone = known.filter(|name| !names.contains(*name));
+            gone.map(|name| Change::Gone(kind, name.clone())).collect()
+        };
+        match kind {
+            Kind::Service => others(&mut self.services.keys().chain(self.ignored.keys())),
+            Kind::EndpointSlice => others(&mut self.slices.keys()),
+            // That there is none is news even if none was known.
+            Kind::Node if names.is_empty() => vec![Change::Gone(kind, ObjectName::new("", ""))],
+            Kind::Node => Vec::new(),
+            Kind::ServiceCidr => others(&mut self.service_cidrs.keys()),
         }
-    }
-
-    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) -> bool {
-        let gone = self.others(listed);
-        let changed = !gone.is_empty();
-        for change in gone {
-            self.apply(change, dirty);
-        }
-        changed
     }
 
     fn apply_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut Dirty) -> bool {
@@ -190,22 +186,8 @@ impl Store {
             }
             dirty.services.insert(service);
         }
-        let old = self.slices.get(&slice.name);
-        self.endpoints -= old.map_or(0, |old| old.endpoints.len());
-        self.endpoints += slice.endpoints.len();
         self.slices.insert_mut(slice.name.clone(), slice);
         true
-    }
-
-    fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
-        let Some(service) = slice.service_name() else { return };
-        if let Some(slices) = self.slices_of.get_mut(&service) {
-            slices.retain(|known| known.name != slice.name);
-            if slices.is_empty() {
-                self.slices_of.remove_mut(&service);
-            }
-        }
-        dirty.services.insert(service);
     }
 
     fn set_node(&mut self, mut node: Node) -> bool {
@@ -248,13 +230,13 @@ impl Store {
     /// Returns the sum of the port counts of all Services.
     #[must_use]
     pub fn service_port_count(&self) -> usize {
-        self.service_ports
+        self.services().map(|service| service.ports.len()).sum()
     }
 
     /// Returns the number of endpoints in all EndpointSlices.
     #[must_use]
     pub fn endpoint_count(&self) -> usize {
-        self.endpoints
+        self.all_slices().map(|slice| slice.endpoints.len()).sum()
     }
 
     /// Returns the number of EndpointSlices.
@@ -311,7 +293,7 @@ impl Store {
         let mut changes: Vec<Change> =
             self.node.iter().map(|node| Change::node(Node::clone(node))).collect();
         if !self.node_exists {
-            changes.push(Change::NodeGone);
+            changes.push(Change::Gone(Kind::Node, ObjectName::new("", "")));
         }
         let cidrs = self.service_cidrs.iter();
         changes.extend(cidrs.map(|(name, nets)| Change::ServiceCidr(name.clone(), nets.clone())));
@@ -348,10 +330,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
-    use crate::model::{Family, ObjectName};
+    use crate::model::Family;
 
     fn slice(name: &str, service: Option<&str>) -> EndpointSlice {
         EndpointSlice {
@@ -374,6 +354,10 @@ mod tests {
         }
     }
 
+    fn node_gone() -> Change {
+        Change::Gone(Kind::Node, ObjectName::new("", "node-1"))
+    }
+
     fn dirtied(store: &mut Store, change: Change) -> Vec<String> {
         let mut dirty = Dirty::default();
         store.apply(change, &mut dirty);
@@ -392,7 +376,10 @@ mod tests {
         assert_eq!(store.slices(&ObjectName::new("default", "a")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 1);
         assert_eq!(dirtied(&mut store, Change::slice(slice("s", None))), ["default/b"]);
-        assert!(dirtied(&mut store, Change::SliceGone(ObjectName::new("default", "s"))).is_empty());
+        assert!(
+            dirtied(&mut store, Change::Gone(Kind::EndpointSlice, ObjectName::new("default", "s")))
+                .is_empty()
+        );
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
     }
 
@@ -405,9 +392,12 @@ mod tests {
             Change::slice(slice("b-1", Some("b"))),
             Change::ServiceIgnored(a.clone(), Ignored::Headless),
             Change::ServiceIgnored(b.clone(), Ignored::ExternalName),
-            Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()]),
+            Change::ServiceCidr(
+                ObjectName::new("", "kubernetes"),
+                vec!["10.96.0.0/16".parse().unwrap()],
+            ),
             Change::node(node(&["192.0.2.1"], &[], None)),
-            Change::NodeGone,
+            node_gone(),
             Change::InterfaceAddresses(["192.0.2.1".parse().unwrap()].into()),
             Change::Synced,
         ] {
@@ -432,7 +422,7 @@ mod tests {
         assert!(store.apply(ignored.clone(), &mut dirty));
         assert!(!store.apply(ignored, &mut dirty));
         assert!(dirty.is_empty());
-        assert!(store.apply(Change::ServiceGone(name), &mut dirty));
+        assert!(store.apply(Change::Gone(Kind::Service, name), &mut dirty));
         assert!(store.ignored().is_empty() && dirty.is_empty());
     }
 
@@ -440,20 +430,20 @@ mod tests {
     fn deleted_node_keeps_addresses_pod_cidrs_and_zone() {
         let whole = node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], Some("a"));
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
-        store.apply(Change::NodeGone, &mut dirty);
+        store.apply(node_gone(), &mut dirty);
         assert!(dirty.is_empty());
         assert_eq!(store.last_known_node(), None);
         store.apply(Change::node(whole.clone()), &mut dirty);
         assert_eq!(store.node(), Some(&whole));
 
         let mut dirty = Dirty::default();
-        store.apply(Change::NodeGone, &mut dirty);
+        store.apply(node_gone(), &mut dirty);
         assert!(dirty.node_context, "its eligibility changes");
         assert_eq!(store.node(), None);
         assert_eq!(store.last_known_node(), Some(&whole));
 
         let mut dirty = Dirty::default();
-        store.apply(Change::NodeGone, &mut dirty);
+        store.apply(node_gone(), &mut dirty);
         assert!(dirty.is_empty());
         store.apply(Change::node(whole.clone()), &mut dirty);
         assert!(dirty.node_context, "its eligibility changes");
@@ -472,7 +462,7 @@ mod tests {
                 node(&["192.0.2.2", "2001:db8::1"], &["fd00:244::/64", "10.244.0.0/24"], Some("b")),
             ),
         ] {
-            store.apply(Change::NodeGone, &mut dirty);
+            store.apply(node_gone(), &mut dirty);
             store.apply(Change::node(written), &mut dirty);
             assert_eq!(store.node(), Some(&known));
         }
@@ -507,17 +497,20 @@ mod tests {
             dirtied(&mut store, Change::slice(slice(name, Some(name))));
         }
         let nets: Vec<IpNet> = vec!["10.96.0.0/16".parse().unwrap()];
-        dirtied(&mut store, Change::ServiceCidr("kubernetes".into(), nets));
+        dirtied(&mut store, Change::ServiceCidr(ObjectName::new("", "kubernetes"), nets));
         let both = HashSet::from(["s", "t"].map(|name| ObjectName::new("default", name)));
-        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both.into()))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Kind::EndpointSlice, both.into())).is_empty());
         let one = HashSet::from([ObjectName::new("default", "t")]);
-        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one.into()))), ["default/s"]);
+        assert_eq!(
+            dirtied(&mut store, Change::Listed(Kind::EndpointSlice, one.into())),
+            ["default/s"]
+        );
         assert_eq!(store.slices(&ObjectName::new("default", "s")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "t")).count(), 1);
-        assert!(dirtied(&mut store, Change::Listed(Listed::Services(Arc::default()))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Kind::Service, Arc::default())).is_empty());
         assert_eq!(store.service_cidrs().count(), 1);
         let mut dirty = Dirty::default();
-        store.apply(Change::Listed(Listed::ServiceCidrs(Arc::default())), &mut dirty);
+        store.apply(Change::Listed(Kind::ServiceCidr, Arc::default()), &mut dirty);
         assert!(dirty.node_context);
         assert_eq!(store.service_cidrs().count(), 0);
     }

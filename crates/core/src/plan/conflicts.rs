@@ -1,8 +1,8 @@
 //! The resolution of conflicts between Services that claim the same frontend.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use foldhash::HashMap;
 use indexmap::map::Entry;
 
 use super::{FrontendKey, FrontendKind};
@@ -83,7 +83,7 @@ impl fmt::Display for ConflictReason {
 pub(super) struct Claims {
     first: ArrivalMap<FrontendKey, Precedence>,
     /// The claims after the first, sorted by precedence.
-    others: HashMap<FrontendKey, Vec<Precedence>>,
+    others: BTreeMap<FrontendKey, Vec<Precedence>>,
 }
 
 impl Claims {
@@ -127,16 +127,17 @@ impl Claims {
         self.first.get(&key).map(|first| &first.service)
     }
 
-    pub(super) fn conflicts(&self, key: FrontendKey) -> impl Iterator<Item = Conflict> {
-        let winner = self.first.get(&key);
-        let losers = self.others.get(&key).map_or(&[][..], Vec::as_slice);
-        losers.iter().filter_map(move |loser| {
-            let winner = winner?;
-            Some(Conflict {
-                frontend: key,
-                winner: winner.service.clone(),
-                loser: loser.service.clone(),
-                reason: ConflictReason::between(winner, loser),
+    /// Returns the conflicts, by frontend.
+    pub(super) fn conflicts(&self) -> impl Iterator<Item = Conflict> {
+        self.others.iter().flat_map(|(&frontend, losers)| {
+            let winner = self.first.get(&frontend).into_iter();
+            winner.flat_map(move |winner| {
+                losers.iter().map(move |loser| Conflict {
+                    frontend,
+                    winner: winner.service.clone(),
+                    loser: loser.service.clone(),
+                    reason: ConflictReason::between(winner, loser),
+                })
             })
         })
     }

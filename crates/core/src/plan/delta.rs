@@ -6,8 +6,8 @@ use super::{FrontendKey, SetMember};
 /// there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanDelta {
-    frontends: Vec<FrontendKey>,
-    members: Vec<SetMember>,
+    pub(super) frontends: Vec<FrontendKey>,
+    pub(super) members: Vec<SetMember>,
     /// True if chains or their rules may differ.
     pub chains: bool,
 }
@@ -21,7 +21,7 @@ impl PlanDelta {
         touched
     }
 
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         // A stable sort is faster on sorted parts.
         self.frontends.sort();
         self.frontends.dedup();

@@ -11,16 +11,8 @@ use super::{
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
-/// The changes of the plan, unsorted.
-#[derive(Debug, Default)]
-struct Touching {
-    frontends: Vec<FrontendKey>,
-    members: Vec<SetMember>,
-    chains: bool,
-}
-
 /// The desired state of the kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Desired {
     pub(super) options: Options,
     node_name: String,
@@ -29,13 +21,13 @@ pub struct Desired {
     pub(super) claims: Claims,
     /// Members of plain sets with the number of Services (or node_context) that want them.
     members: ArrivalMap<SetMember, usize>,
-    conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
-    health_checks: Arc<BTreeMap<(ObjectName, Family), HealthCheck>>,
+    health_checks: Arc<BTreeSet<HealthCheck>>,
     /// The Services whose hash tables or weights would need too many elements.
     oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
     unserved: Unserved,
-    touched: Touching,
+    /// The changes of the plan, unsorted.
+    touched: PlanDelta,
     pub(super) flows: Flows,
     /// The ports of the proxy on loopback addresses that may have changed.
     pub(super) loopback: BTreeSet<(Family, u16)>,
@@ -45,21 +37,7 @@ impl Desired {
     /// Makes an empty plan for the node of that name.
     #[must_use]
     pub fn new(options: Options, node_name: &str) -> Desired {
-        Desired {
-            options,
-            node_name: node_name.to_owned(),
-            node_context: None,
-            plans: ArrivalMap::default(),
-            claims: Claims::default(),
-            members: ArrivalMap::default(),
-            conflicts: BTreeMap::new(),
-            health_checks: Arc::default(),
-            oversized: BTreeSet::new(),
-            unserved: Unserved::default(),
-            touched: Touching::default(),
-            flows: Flows::default(),
-            loopback: BTreeSet::new(),
-        }
+        Desired { options, node_name: node_name.to_owned(), ..Desired::default() }
     }
 
     /// Changes the options or the name of the node. They take effect at the next update whose node
@@ -198,21 +176,13 @@ impl Desired {
         let after = new.iter().flat_map(|plan| &plan.health_checks);
         if !before.clone().eq(after.clone()) {
             let checks = Arc::make_mut(&mut self.health_checks);
-            before.for_each(|check| drop(checks.remove(&(name.clone(), check.family))));
-            checks.extend(after.map(|check| ((name.clone(), check.family), check.clone())));
+            before.for_each(|check| _ = checks.remove(check));
+            checks.extend(after.cloned());
         }
         for key in contested {
             self.note_owned(name, new.as_ref(), key);
         }
         self.plans.extend(new.map(|new| (name.clone(), new)));
-        for key in &keys {
-            let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
-            if conflicts.is_empty() {
-                self.conflicts.remove(key);
-            } else {
-                self.conflicts.insert(*key, conflicts);
-            }
-        }
         self.note_loopback(&keys);
         self.touched.frontends.extend(keys);
     }
@@ -253,10 +223,10 @@ impl Desired {
         self.claims.winner(key)
     }
 
-    /// Returns the kind of a frontend, for the Service that owns it.
+    /// Returns the kind of a frontend for a Service that claims it.
     #[must_use]
-    pub fn kind_of(&self, key: FrontendKey) -> Option<FrontendKind> {
-        Some(self.plans.get(self.claims.winner(key)?)?.kind(key))
+    pub fn kind_of(&self, service: &ObjectName, key: FrontendKey) -> Option<FrontendKind> {
+        Some(self.plans.get(service)?.kind(key))
     }
 
     /// Returns the keys of the frontends that a Service claims, in order. Another Service may own
@@ -286,13 +256,13 @@ impl Desired {
     }
 
     /// Returns the frontends that several Services claim.
-    pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
-        self.conflicts.values().flatten()
+    pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
+        self.claims.conflicts()
     }
 
     /// Returns the health checks of load balancers for Services: the same value until one changes.
     #[must_use]
-    pub fn health_checks(&self) -> &Arc<BTreeMap<(ObjectName, Family), HealthCheck>> {
+    pub fn health_checks(&self) -> &Arc<BTreeSet<HealthCheck>> {
         &self.health_checks
     }
 
@@ -311,8 +281,9 @@ impl Desired {
 
     /// Takes the changes of the plan since the last call.
     pub fn take_delta(&mut self) -> PlanDelta {
-        let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
-        PlanDelta::new(frontends, members, chains)
+        let mut delta = std::mem::take(&mut self.touched);
+        delta.sort();
+        delta
     }
 
     /// Returns a delta with the whole plan, for a comparison with a kernel in unknown state.
@@ -453,8 +424,8 @@ mod tests {
         let mut flows = by_frontend(flows);
         flows.retain(|key, _| desired.frontend(*key).is_some());
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
-        let conflicts = desired.conflicts().cloned().collect();
-        let checks = desired.health_checks().values().cloned().collect();
+        let conflicts = desired.conflicts().collect();
+        let checks = desired.health_checks().iter().cloned().collect();
         (frontends, desired.members(), conflicts, checks, desired.unserved(), flows)
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Larger, Pools};
-use crate::model::{Backend, Balancing, Family, Protocol};
+use crate::model::{Backend, Balancing, Family, Protocol, ServicePort};
 
 /// The key of a frontend. A frontend belongs to one service port at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +32,16 @@ impl FrontendKey {
     #[must_use]
     pub fn is_swept(&self) -> bool {
         self.protocol() == Protocol::Udp
+    }
+
+    /// Returns true if the frontend is one of a Service port.
+    #[must_use]
+    pub fn is_of(&self, port: &ServicePort) -> bool {
+        port.protocol == self.protocol()
+            && match self {
+                FrontendKey::Address(_, _, number) => port.port == *number,
+                FrontendKey::NodePort(_, _, number) => port.node_port == Some(*number),
+            }
     }
 
     /// Returns the family of the table that has the frontend.

@@ -141,7 +141,7 @@ impl Desired {
 mod tests {
     use super::*;
     use crate::model::{
-        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, Store,
+        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Kind, Service, ServicePort, Store,
         TrafficPolicy,
     };
     use crate::plan::{NodePortAddresses, Options};
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(pool(&world.change(slice(&[]))), None);
         assert_eq!(pool(&world.change(slice(&[3]))), Some(1));
         let name = ObjectName::new("shop", "web");
-        assert_eq!(pool(&world.change(Change::ServiceGone(name))), None);
+        assert_eq!(pool(&world.change(Change::Gone(Kind::Service, name))), None);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! The chain [`ChainName::Node`](super::ChainName::Node) has a rule for each fact, as its comment.
 //! No packet comes there.
 
+use super::ruleset::because;
 use super::{NodeContext, Rule, Statement};
-use crate::model::{Change, Node};
+use crate::model::{Change, Node, ObjectName};
 
 /// The longest name of a Node or zone in a comment, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is 128).
 const MAX_NAME: usize = 100;
@@ -40,26 +41,20 @@ pub(super) fn remember(node_context: &NodeContext) -> Vec<Rule> {
     }
     let service_cidrs = node_context.service_cidrs.iter();
     facts.extend(service_cidrs.map(|net| format!("{SERVICE_CIDR} {net}")));
-    let rule =
-        |fact: String| Rule { statements: vec![Statement::Return], comment: Some(fact.into()) };
-    facts.into_iter().map(rule).collect()
+    facts.into_iter().map(|fact| because(fact, [Statement::Return])).collect()
 }
 
 /// Reads the comments of these rules. Returns the changes for a store that has read nothing: without a
-/// Node if the agent that wrote them knew none.
-///
-/// # Errors
-/// If they remember another Node, or are not of this form.
-pub fn recall<'a>(
-    comments: impl Iterator<Item = &'a str>,
-    node_name: &str,
-) -> Result<Vec<Change>, NotRemembered> {
+/// Node if the agent that wrote them knew none; `None` if they remember another Node, or are not of
+/// this form.
+#[must_use]
+pub fn recall<'a>(comments: impl Iterator<Item = &'a str>, node_name: &str) -> Option<Vec<Change>> {
     let mut comments = comments.peekable();
     let mut node = None;
     if comments.next_if_eq(&UNKNOWN).is_none() {
         let name = comments.next().and_then(|fact| fact.strip_prefix(NAME)?.strip_prefix(' '));
         if name != Some(short(node_name)) {
-            return Err(NotRemembered);
+            return None;
         }
         node = Some(Node {
             name: node_name.into(),
@@ -71,28 +66,18 @@ pub fn recall<'a>(
     }
     let mut service_cidrs = Vec::new();
     for fact in comments {
-        match (fact.split_once(' ').ok_or(NotRemembered)?, &mut node) {
-            ((SERVICE_CIDR, it), _) => {
-                service_cidrs.push(it.parse().map_err(|_| NotRemembered)?);
-            }
+        match (fact.split_once(' ')?, &mut node) {
+            ((SERVICE_CIDR, it), _) => service_cidrs.push(it.parse().ok()?),
             ((ZONE, zone), Some(node)) => node.zone = Some(zone.into()),
-            ((ADDRESS, it), Some(node)) => {
-                node.addresses.push(it.parse().map_err(|_| NotRemembered)?);
-            }
-            ((POD_CIDR, it), Some(node)) => {
-                node.pod_cidrs.push(it.parse().map_err(|_| NotRemembered)?);
-            }
-            _ => return Err(NotRemembered),
+            ((ADDRESS, it), Some(node)) => node.addresses.push(it.parse().ok()?),
+            ((POD_CIDR, it), Some(node)) => node.pod_cidrs.push(it.parse().ok()?),
+            _ => return None,
         }
     }
     let node = node.map(|node| Change::NodeRemembered(node.into()));
-    let service_cidrs = Change::ServiceCidr(REMEMBERED.into(), service_cidrs);
-    Ok(node.into_iter().chain([service_cidrs]).collect())
+    let service_cidrs = Change::ServiceCidr(ObjectName::new("", REMEMBERED), service_cidrs);
+    Some(node.into_iter().chain([service_cidrs]).collect())
 }
-
-/// The tables remember nothing of the Node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotRemembered;
 
 fn short(name: &str) -> &str {
     let end = (0..=MAX_NAME.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
@@ -109,13 +94,9 @@ mod tests {
         ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse().unwrap()).into()
     }
 
-    fn recalled(
-        node: Option<Node>,
-        written_as: &str,
-        read_as: &str,
-    ) -> Result<Vec<Change>, NotRemembered> {
+    fn recalled(node: Option<Node>, written_as: &str, read_as: &str) -> Option<Vec<Change>> {
         let mut store = Store::new();
-        let cidrs = Change::ServiceCidr("kubernetes".into(), cidrs());
+        let cidrs = Change::ServiceCidr(ObjectName::new("", "kubernetes"), cidrs());
         for change in node.map(Change::node).into_iter().chain([cidrs]) {
             store.apply(change, &mut Dirty::default());
         }
@@ -125,7 +106,7 @@ mod tests {
     }
 
     fn service_cidrs() -> Change {
-        Change::ServiceCidr(REMEMBERED.into(), cidrs())
+        Change::ServiceCidr(ObjectName::new("", REMEMBERED), cidrs())
     }
 
     #[test]
@@ -140,10 +121,10 @@ mod tests {
                 eligible: false,
             };
             let remembered = vec![Change::NodeRemembered(node.clone().into()), service_cidrs()];
-            assert_eq!(recalled(Some(node.clone()), name, name), Ok(remembered));
-            assert_eq!(recalled(Some(node), name, "node-2"), Err(NotRemembered));
+            assert_eq!(recalled(Some(node.clone()), name, name), Some(remembered));
+            assert_eq!(recalled(Some(node), name, "node-2"), None);
         }
-        assert_eq!(recalled(None, "node-1", "node-1"), Ok(vec![service_cidrs()]));
+        assert_eq!(recalled(None, "node-1", "node-1"), Some(vec![service_cidrs()]));
     }
 
     #[test]
@@ -160,7 +141,7 @@ mod tests {
             &["service-cidr 10.96.0.0/12"],
         ] {
             let comments = comments.iter().copied();
-            assert_eq!(recall(comments.clone(), "node-1"), Err(NotRemembered), "{comments:?}");
+            assert_eq!(recall(comments.clone(), "node-1"), None, "{comments:?}");
         }
     }
 }

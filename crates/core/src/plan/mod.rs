@@ -36,14 +36,14 @@ pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use jhash::hash_index;
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
-pub use memory::{NotRemembered, recall};
+pub use memory::recall;
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
     BaseHook, Chain, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
     TcpFlags, base_chains, on_demand_chain,
 };
-pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
+pub use service::{HealthCheck, ServicePlan, Unserved, label, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
 pub use text::{base_text, element_text, render};
 pub use timeouts::TcpTimeouts;

@@ -159,12 +159,15 @@ const RESET_PRIORITY: i32 = NAT_DST - 10;
 /// The priority of filters (`NF_IP_PRI_FILTER`).
 const FILTER: i32 = 0;
 
-fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
-    Rule { statements: statements.into(), comment: None }
+fn rule(statements: impl IntoIterator<Item = Statement>) -> Rule {
+    Rule { statements: statements.into_iter().collect(), comment: None }
 }
 
-fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) -> Rule {
-    Rule { statements: statements.into(), comment: Some(comment.into()) }
+pub(super) fn because(
+    comment: impl Into<Cow<'static, str>>,
+    statements: impl IntoIterator<Item = Statement>,
+) -> Rule {
+    Rule { comment: Some(comment.into()), ..rule(statements) }
 }
 
 /// Returns a chain that exists only while some frontend or gone endpoint needs it; `None` for the
@@ -305,24 +308,20 @@ fn hygiene(
     node_context: &NodeContext,
     family: Family,
     arriving: bool,
-) -> impl Iterator<Item = Rule> {
+) -> impl Iterator<Item = Rule> + use<'_> {
     let unless_local =
         move || arriving.then_some(Statement::DestinationIsLocal(Is::Not)).into_iter();
-    let port = [Statement::InSet(Set::ClusterIps, Is::So)].into_iter();
-    let port = Rule {
-        statements: port.chain(unless_local()).chain([Statement::Reject]).collect(),
-        comment: Some("a port that the ClusterIP does not have".into()),
+    let closed = move |comment, to, end| {
+        because(comment, [to].into_iter().chain(unless_local()).chain([end]))
     };
+    let port = Statement::InSet(Set::ClusterIps, Is::So);
+    let port = closed("a port that the ClusterIP does not have", port, Statement::Reject);
     let cidrs = node_context.service_cidrs.iter().filter(move |net| Family::of_net(net) == family);
-    let addresses = cidrs.map(move |net| Rule {
-        statements: [Statement::Destination(*net, Is::So)]
-            .into_iter()
-            .chain(unless_local())
-            .chain([Statement::Drop])
-            .collect(),
-        comment: Some("no Service has this address".into()),
+    let addresses = cidrs.map(move |net| {
+        let inside = Statement::Destination(*net, Is::So);
+        closed("no Service has this address", inside, Statement::Drop)
     });
-    [port].into_iter().chain(addresses.collect::<Vec<_>>())
+    [port].into_iter().chain(addresses)
 }
 
 fn services(node_context: &NodeContext, family: Family) -> Vec<Rule> {
@@ -339,7 +338,7 @@ fn services(node_context: &NodeContext, family: Family) -> Vec<Rule> {
         Statement::Jump(ChainName::External),
     ]));
     rules.push(rule([Statement::Dispatch(Set::ServiceIps)]));
-    let nodeports = [Statement::Goto(ChainName::Nodeports)];
+    let nodeports = Statement::Goto(ChainName::Nodeports);
     rules.push(to_node_port_address(node_context, family, nodeports));
     rules
 }
@@ -384,8 +383,7 @@ fn short_circuit(node_context: &NodeContext, family: Family, map: Set) -> Vec<Ru
 fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let not_a_pod = local_traffic(node_context, family, Is::Not).into_iter();
-    let statements = not_a_pod.chain([Statement::SourceIsLocal, mark]).collect();
-    Rule { statements, comment: Some("from the node itself".into()) }
+    because("from the node itself", not_a_pod.chain([Statement::SourceIsLocal, mark]))
 }
 
 /// Returns a match for traffic of local pods, or for all other traffic; `None` without a configured
@@ -404,12 +402,8 @@ fn local_traffic(node_context: &NodeContext, family: Family, is: Is) -> Option<S
 }
 
 /// Returns a rule for packets to the addresses of NodePorts; never to loopback.
-fn to_node_port_address<const N: usize>(
-    node_context: &NodeContext,
-    family: Family,
-    then: [Statement; N],
-) -> Rule {
-    let mut statements = if node_context.node_port_addresses(family).is_some() {
+fn to_node_port_address(node_context: &NodeContext, family: Family, then: Statement) -> Rule {
+    let statements = if node_context.node_port_addresses(family).is_some() {
         vec![Statement::InSet(Set::NodeportIps, Is::So)]
     } else {
         vec![
@@ -417,8 +411,7 @@ fn to_node_port_address<const N: usize>(
             Statement::DestinationIsLocal(Is::So),
         ]
     };
-    statements.extend(then);
-    Rule { statements, comment: None }
+    rule(statements.into_iter().chain([then]))
 }
 
 fn loopback(family: Family) -> IpNet {

@@ -230,7 +230,6 @@ fn plan_port(
     plan: &mut ServicePlan,
 ) {
     let family = Family::of(cluster_ip);
-    let label = label(service, port);
     let cluster = &selection.cluster;
     let outcome = |policy| match policy {
         _ if cluster.is_empty() => Outcome::Reject,
@@ -240,63 +239,43 @@ fn plan_port(
     };
     let internal_outcome = outcome(service.internal_policy);
     let is_balanced = |outcome: &Outcome| matches!(outcome, Outcome::Balance(_));
-    let larger = slots.and_then(|slots| slots.larger(selection));
     let balancing = slots.map_or(Balancing::Random, |slots| slots.balancing);
     let balancing = |has_pool: bool| if has_pool { balancing } else { Balancing::Random };
     let internal = Frontend {
-        label: label.clone(),
+        label: label(service, port),
         balancing: balancing(is_balanced(&internal_outcome)),
         outcome: internal_outcome,
         masquerade: false,
         short_circuit: Arc::default(),
-        affinity: affinity(service, cluster),
+        affinity: service.affinity_seconds.filter(|_| !cluster.is_empty()),
         sources: None,
-        larger: larger.clone(),
+        larger: slots.and_then(|slots| slots.larger(selection)),
     };
-    let internal = (FrontendKey::Address(cluster_ip, port.protocol, port.port), internal);
-
+    let at = |address: IpAddr| FrontendKey::Address(address, port.protocol, port.port);
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
-    let vips = || service.load_balancer_ips.iter().filter(of_family);
-    let external_ips = || node_context.options.external_ips(service).iter().filter(of_family);
-    if port.node_port.is_none() && vips().next().is_none() && external_ips().next().is_none() {
-        plan.frontends.push(internal);
-        return;
-    }
+    let vips = || service.load_balancer_ips.iter().filter(of_family).copied();
+    let external_ips =
+        || node_context.options.external_ips(service).iter().filter(of_family).copied();
     let external_outcome = outcome(service.external_policy);
-    let balanced = is_balanced(&external_outcome);
     let external = Frontend {
-        label,
+        masquerade: is_balanced(&external_outcome)
+            && service.external_policy == TrafficPolicy::Cluster,
         outcome: external_outcome,
         balancing: balancing(!cluster.is_empty()),
-        masquerade: balanced && service.external_policy == TrafficPolicy::Cluster,
         short_circuit: match service.external_policy {
             TrafficPolicy::Cluster => Arc::default(),
             TrafficPolicy::Local => cluster.clone(),
         },
-        affinity: affinity(service, cluster),
-        sources: None,
-        larger,
+        ..internal.clone()
     };
     let sources = allowed_sources(service, family, node_context);
     plan.external_addresses.extend(vips().chain(external_ips()));
-    for address in vips() {
-        let key = FrontendKey::Address(*address, port.protocol, port.port);
-        plan.frontends.push((key, Frontend { sources: sources.clone(), ..external.clone() }));
-    }
-    for address in external_ips() {
-        let key = FrontendKey::Address(*address, port.protocol, port.port);
-        plan.frontends.push((key, external.clone()));
-    }
-    plan.frontends.push(internal);
-    if let Some(node_port) = port.node_port {
-        let key = FrontendKey::NodePort(family, port.protocol, node_port);
-        plan.frontends.push((key, external));
-    }
-}
-
-/// Returns the timeout of session affinity in seconds; `None` without a backend.
-fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
-    service.affinity_seconds.filter(|_| !backends.is_empty())
+    let vip = |address| (at(address), Frontend { sources: sources.clone(), ..external.clone() });
+    plan.frontends.extend(vips().map(vip));
+    plan.frontends.extend(external_ips().map(|address| (at(address), external.clone())));
+    plan.frontends.push((at(cluster_ip), internal));
+    let node_port = port.node_port.map(|it| FrontendKey::NodePort(family, port.protocol, it));
+    plan.frontends.extend(node_port.map(|key| (key, external)));
 }
 
 /// Returns the sources that may use the VIPs; `None` for all sources. If the node's address is
@@ -325,7 +304,8 @@ fn allowed_sources(
 }
 
 /// Returns the label of a service port: `namespace/name:port`, without the port if it has no name.
-fn label(service: &Service, port: &ServicePort) -> Arc<str> {
+#[must_use]
+pub fn label(service: &Service, port: &ServicePort) -> Arc<str> {
     let ObjectName { namespace, name } = &service.name;
     if port.name.is_empty() {
         [namespace, "/", name].concat().into()

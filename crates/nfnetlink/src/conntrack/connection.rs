@@ -1,25 +1,29 @@
-//! Entries of connection tracking with all their properties, for people.
+//! Entries of connection tracking: decoded, and identified in requests.
 
-use std::fmt;
-use std::net::IpAddr;
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::Family;
-use crate::attr::{Attrs, nest, put};
-use crate::nft::Counter;
+use crate::attr::{self, Attr, Attrs, nest, put};
 
-use super::Tuple;
-use super::entry::{in_zone, parse_tuple, put_tuple};
 use super::uapi::{
-    CTA_COUNTERS_BYTES, CTA_COUNTERS_ORIG, CTA_COUNTERS_PACKETS, CTA_COUNTERS_REPLY, CTA_FILTER,
-    CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM,
-    CTA_FILTER_ORIG_FLAGS, CTA_IP_V4_DST, CTA_MARK, CTA_PROTO_DST_PORT, CTA_PROTO_NUM,
+    CTA_FILTER, CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT,
+    CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC,
+    CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT,
     CTA_PROTOINFO, CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP,
-    CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TIMEOUT, CTA_TUPLE_IP, CTA_TUPLE_ORIG,
-    CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_ZONE,
+    CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE,
 };
 
-/// A connection or flow that the kernel tracks, with all properties.
+/// One direction of a flow, with the addresses at the hook where connection tracking first sees its
+/// packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    /// The address and port that packets of this direction come from.
+    pub source: SocketAddr,
+    /// The address and port that packets of this direction are sent to.
+    pub destination: SocketAddr,
+}
+
+/// A connection or flow that the kernel tracks, of a protocol with ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The protocol number in the IP header (`IPPROTO_*`).
@@ -34,15 +38,11 @@ pub struct Connection {
     pub state: Option<ProtocolState>,
     /// The status bits.
     pub status: Status,
-    /// The time until the kernel forgets the connection, if no packet comes.
-    pub timeout: Duration,
-    /// The connection mark.
-    pub mark: u32,
-    /// The zone; 0 is the default one.
+    /// The zone; 0 is the default one. A virtual switch or a rule (`ct zone set`) puts entries into
+    /// others.
     pub zone: u16,
-    /// The packets of the original direction and of the replies, if the kernel counts them
-    /// (`net.netfilter.nf_conntrack_acct`).
-    pub counters: Option<(Counter, Counter)>,
+    /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
+    pub id: [u8; 4],
 }
 
 /// The status bits of an entry (`IPS_*`).
@@ -54,14 +54,8 @@ impl Status {
     pub const SEEN_REPLY: Status = Status(1 << 1);
     /// The kernel keeps the entry even if the table is full.
     pub const ASSURED: Status = Status(1 << 2);
-    /// NAT changed the source of the original direction.
-    pub const SRC_NAT: Status = Status(1 << 4);
     /// NAT changed the destination of the original direction.
     pub const DST_NAT: Status = Status(1 << 5);
-    /// The entry is about to be deleted.
-    pub const DYING: Status = Status(1 << 9);
-    /// A flow table forwards the packets, without the hooks of netfilter.
-    pub const OFFLOAD: Status = Status(1 << 14);
 
     /// Returns true if all these bits are set.
     #[must_use]
@@ -82,49 +76,8 @@ pub enum ProtocolState {
 impl ProtocolState {
     /// A TCP connection of which the kernel has only seen SYNs of the client.
     pub const SYN_SENT: ProtocolState = ProtocolState::Tcp(1);
-    /// A TCP connection whose server has answered, and whose client has not yet.
-    pub const SYN_RECV: ProtocolState = ProtocolState::Tcp(2);
     /// A TCP connection after its handshake.
     pub const ESTABLISHED: ProtocolState = ProtocolState::Tcp(3);
-    /// A TCP connection after a reset.
-    pub const CLOSE: ProtocolState = ProtocolState::Tcp(8);
-}
-
-impl fmt::Display for ProtocolState {
-    /// Writes the word of the `conntrack` program: `SYN_SENT`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const TCP: [&str; 10] = [
-            "NONE",
-            "SYN_SENT",
-            "SYN_RECV",
-            "ESTABLISHED",
-            "FIN_WAIT",
-            "CLOSE_WAIT",
-            "LAST_ACK",
-            "TIME_WAIT",
-            "CLOSE",
-            "SYN_SENT2",
-        ];
-        const SCTP: [&str; 9] = [
-            "NONE",
-            "CLOSED",
-            "COOKIE_WAIT",
-            "COOKIE_ECHOED",
-            "ESTABLISHED",
-            "SHUTDOWN_SENT",
-            "SHUTDOWN_RECD",
-            "SHUTDOWN_ACK_SENT",
-            "HEARTBEAT_SENT",
-        ];
-        let (names, number) = match self {
-            ProtocolState::Tcp(number) => (&TCP[..], *number),
-            ProtocolState::Sctp(number) => (&SCTP[..], *number),
-        };
-        match names.get(usize::from(number)) {
-            Some(name) => f.write_str(name),
-            None => write!(f, "state {number}"),
-        }
-    }
 }
 
 impl ProtocolState {
@@ -144,28 +97,32 @@ impl Connection {
     pub fn parse(attrs: &Attrs<'_>) -> Option<Connection> {
         let original = attrs.find(CTA_TUPLE_ORIG)?;
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
-        let number = |kind| attrs.find(kind).and_then(|it| it.be32());
         let (protocol, original_tuple) = parse_tuple(&original)?;
         let zone = attrs.find(CTA_ZONE).and_then(|zone| zone.payload.try_into().ok());
         let zone = zone.map(u16::from_be_bytes);
         let zone = zone.or_else(|| in_zone(&original)).or_else(|| in_zone(&reply));
-        let counter = |kind| {
-            let counter = attrs.find(kind)?.children();
-            let number = |kind| counter.find(kind)?.be64();
-            let packets = number(CTA_COUNTERS_PACKETS)?;
-            Some(Counter { packets, bytes: number(CTA_COUNTERS_BYTES)? })
-        };
         Some(Connection {
             protocol,
             original: original_tuple,
             reply: parse_tuple(&reply)?.1,
             state: ProtocolState::parse(attrs),
-            status: Status(number(CTA_STATUS).unwrap_or(0)),
-            timeout: Duration::from_secs(number(CTA_TIMEOUT).unwrap_or(0).into()),
-            mark: number(CTA_MARK).unwrap_or(0),
+            status: Status(attrs.be32(CTA_STATUS).unwrap_or(0)),
             zone: zone.unwrap_or(0),
-            counters: counter(CTA_COUNTERS_ORIG).zip(counter(CTA_COUNTERS_REPLY)),
+            id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
         })
+    }
+
+    /// Appends the attributes that identify this entry in a request to delete it.
+    ///
+    /// The tuple of the reply direction identifies it, because that tuple holds the endpoint. A
+    /// newer entry of the same client, to a live endpoint, has another reply tuple. The id alone
+    /// does not suffice: the kernel computes it from the original direction and a memory address,
+    /// which it may reuse (`nf_ct_get_id`).
+    ///
+    /// A delete request *without* a tuple deletes all entries.
+    pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
+        put_tuple(body, CTA_TUPLE_REPLY, self.protocol, &self.reply);
+        put(body, CTA_ID, &self.id);
     }
 
     /// Returns true if NAT changed the destination, so that the packets do not go where the client
@@ -187,32 +144,28 @@ impl Connection {
 pub struct Destination {
     /// The protocol number in the IP header.
     pub protocol: u8,
-    /// The address.
-    pub address: IpAddr,
+    /// The address; `None` for every address.
+    pub address: Option<IpAddr>,
     /// The port; `None` for every port.
     pub port: Option<u16>,
 }
 
 impl Destination {
     /// Returns true if the client sends the packets of this connection there.
-    #[must_use]
-    pub fn is_of(&self, connection: &Connection) -> bool {
+    pub(super) fn is_of(&self, connection: &Connection) -> bool {
         let to = connection.original.destination;
         connection.protocol == self.protocol
-            && to.ip() == self.address
+            && self.address.is_none_or(|address| to.ip() == address)
             && self.port.is_none_or(|port| to.port() == port)
     }
 
-    pub(super) fn family(&self) -> Family {
-        Family::of(self.address)
-    }
-
-    /// Appends a filter to a dump request. For IPv6 it is without the address, because the kernel's
-    /// match is inverted (see [`Filter`](super::Filter)).
+    /// Appends a filter to a dump request (`CTA_FILTER`). For IPv6 it is without the address, because
+    /// the kernel's match is inverted, up to Linux 6.18 at least: `ctnetlink_filter_match_tuple` skips
+    /// the entries that *have* the address.
     pub(super) fn put(&self, body: &mut Vec<u8>) {
         let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
         nest(body, CTA_TUPLE_ORIG, |tuple| {
-            if let IpAddr::V4(address) = self.address {
+            if let Some(IpAddr::V4(address)) = self.address {
                 nest(tuple, CTA_TUPLE_IP, |ip| put(ip, CTA_IP_V4_DST, &address.octets()));
                 flags |= CTA_FILTER_F_CTA_IP_DST;
             }
@@ -229,12 +182,48 @@ impl Destination {
     }
 }
 
-/// Appends the tuple of the original direction, which identifies an entry of the default zone.
-pub(super) fn put_original(body: &mut Vec<u8>, protocol: u8, original: &Tuple) {
-    put_tuple(body, CTA_TUPLE_ORIG, protocol, original);
+/// Appends the tuple of a direction.
+pub(super) fn put_tuple(body: &mut Vec<u8>, direction: u16, protocol: u8, tuple: &Tuple) {
+    let Tuple { source, destination } = tuple;
+    nest(body, direction, |tuple| {
+        nest(tuple, CTA_TUPLE_IP, |addresses| {
+            match source.ip() {
+                IpAddr::V4(source) => put(addresses, CTA_IP_V4_SRC, &source.octets()),
+                IpAddr::V6(source) => put(addresses, CTA_IP_V6_SRC, &source.octets()),
+            }
+            match destination.ip() {
+                IpAddr::V4(to) => put(addresses, CTA_IP_V4_DST, &to.octets()),
+                IpAddr::V6(to) => put(addresses, CTA_IP_V6_DST, &to.octets()),
+            }
+        });
+        nest(tuple, CTA_TUPLE_PROTO, |transport| {
+            put(transport, CTA_PROTO_NUM, &[protocol]);
+            put(transport, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
+            put(transport, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
+        });
+    });
 }
 
-/// The size of the connection tracking table, and its losses.
+/// Returns the zone of a direction, if it has one of its own.
+fn in_zone(tuple: &Attr<'_>) -> Option<u16> {
+    let zone = tuple.children().find(CTA_TUPLE_ZONE)?;
+    Some(zone.payload.try_into().map_or(0, u16::from_be_bytes))
+}
+
+/// Decodes the protocol number, and the addresses with ports.
+fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
+    let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
+    let address = |v4, v6| attr::ip(addresses.find(v4).or(addresses.find(v6))?.payload);
+    let transport = tuple.children().find(CTA_TUPLE_PROTO)?.children();
+    let port = |kind| Some(u16::from_be_bytes(transport.find(kind)?.payload.try_into().ok()?));
+    let &[protocol] = transport.find(CTA_PROTO_NUM)?.payload else { return None };
+    let source = SocketAddr::new(address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?, port(CTA_PROTO_SRC_PORT)?);
+    let destination =
+        SocketAddr::new(address(CTA_IP_V4_DST, CTA_IP_V6_DST)?, port(CTA_PROTO_DST_PORT)?);
+    Some((protocol, Tuple { source, destination }))
+}
+
+/// The size of the connection tracking table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// The number of entries of this network namespace.
@@ -243,14 +232,6 @@ pub struct Usage {
     /// 0 for no limit; `None` before Linux 4.18. Older kernels have one setting for all namespaces,
     /// and still compare it with the number of each.
     pub limit: Option<u32>,
-    /// The packets of new connections that the kernel dropped, since the namespace exists: the table
-    /// was full, or there was no memory.
-    pub dropped: u64,
-    /// The unanswered or unassured entries that the kernel deleted to make room.
-    pub early_dropped: u64,
-    /// The entries that the kernel did not insert because another one has the same tuple. The packet
-    /// was dropped.
-    pub insert_failed: u64,
 }
 
 #[cfg(test)]
@@ -258,19 +239,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_have_the_words_of_conntrack() {
-        let words = [1, 2, 3, 8].map(|number| ProtocolState::Tcp(number).to_string());
-        assert_eq!(words, ["SYN_SENT", "SYN_RECV", "ESTABLISHED", "CLOSE"]);
-        assert_eq!(ProtocolState::Sctp(4).to_string(), "ESTABLISHED");
-        assert_eq!(ProtocolState::Tcp(200).to_string(), "state 200");
-    }
-
-    #[test]
     fn filter_has_an_address_for_ipv4_only() {
         for (address, flags) in [("10.96.12.5", 0x2a_u32), ("fd00::5", 0x28)] {
-            let address = address.parse().expect("an address");
+            let address: IpAddr = address.parse().expect("an address");
             let mut body = Vec::new();
-            Destination { protocol: 6, address, port: Some(80) }.put(&mut body);
+            Destination { protocol: 6, address: Some(address), port: Some(80) }.put(&mut body);
             let attrs = Attrs::new(&body);
             let filter = attrs.find(CTA_FILTER).expect("a filter").children();
             let written = filter.find(CTA_FILTER_ORIG_FLAGS).expect("flags").payload;

@@ -5,23 +5,15 @@
 
 pub(super) const IPCTNL_MSG_CT_GET: u16 = 1;
 pub(super) const IPCTNL_MSG_CT_DELETE: u16 = 2;
-pub(super) const IPCTNL_MSG_CT_GET_STATS_CPU: u16 = 4;
 pub(super) const IPCTNL_MSG_CT_GET_STATS: u16 = 5;
 
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
 pub(super) const CTA_STATUS: u16 = 3;
 pub(super) const CTA_PROTOINFO: u16 = 4;
-pub(super) const CTA_TIMEOUT: u16 = 7;
-pub(super) const CTA_MARK: u16 = 8;
-pub(super) const CTA_COUNTERS_ORIG: u16 = 9;
-pub(super) const CTA_COUNTERS_REPLY: u16 = 10;
 pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
-
-/// `enum ip_conntrack_status`: the kernel has seen packets in both directions.
-pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
 
 pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
 pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
@@ -46,12 +38,5 @@ pub(super) const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 pub(super) const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
 pub(super) const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;
 
-pub(super) const CTA_COUNTERS_PACKETS: u16 = 1;
-pub(super) const CTA_COUNTERS_BYTES: u16 = 2;
-
 pub(super) const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
 pub(super) const CTA_STATS_GLOBAL_MAX_ENTRIES: u16 = 2;
-
-pub(super) const CTA_STATS_INSERT_FAILED: u16 = 9;
-pub(super) const CTA_STATS_DROP: u16 = 10;
-pub(super) const CTA_STATS_EARLY_DROP: u16 = 11;

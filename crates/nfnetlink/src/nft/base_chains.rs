@@ -4,11 +4,10 @@ use std::fmt;
 
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_CHAIN_USE, NFTA_HOOK_DEV, NFTA_HOOK_DEVS, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, kind,
+    NFTA_CHAIN_USE, NFTA_HOOK_DEVS, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, kind,
 };
 use super::{Error, Socket};
 use crate::Family;
-use crate::attr::Attrs;
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::Request;
 
@@ -124,25 +123,19 @@ impl AttachedChain {
     pub(crate) fn parse(message: &Message<'_>) -> Option<AttachedChain> {
         let attrs = message.attrs();
         let hook = attrs.find(NFTA_CHAIN_HOOK)?.children();
-        let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|a| a.be32());
-        let text = |kind| Some(attrs.find(kind)?.text()?.to_owned());
-        let listed = hook.find(NFTA_HOOK_DEVS);
-        let devices = hook.find(NFTA_HOOK_DEV).into_iter();
-        let devices = devices.chain(listed.iter().flat_map(|list| list.children()));
-        let mut devices: Vec<String> =
-            devices.filter_map(|it| it.text()).map(str::to_owned).collect();
-        // A single interface is both alone and in the list.
-        devices.dedup();
+        let text = |kind| Some(attrs.text(kind)?.to_owned());
+        let devices = hook.find(NFTA_HOOK_DEVS).map(|list| list.children());
+        let devices = devices.into_iter().flatten().filter_map(|it| it.text()).map(str::to_owned);
         Some(AttachedChain {
             family: NfProto::from_number(*message.payload.first()?),
             table: text(NFTA_CHAIN_TABLE)?,
             chain: text(NFTA_CHAIN_NAME)?,
             kind: text(NFTA_CHAIN_TYPE)?,
-            hook: number(&hook, NFTA_HOOK_HOOKNUM)?,
-            priority: number(&hook, NFTA_HOOK_PRIORITY)? as i32,
-            drops_by_default: number(&attrs, NFTA_CHAIN_POLICY) == Some(libc::NF_DROP as u32),
-            devices,
-            rules: number(&attrs, NFTA_CHAIN_USE).unwrap_or(0),
+            hook: hook.be32(NFTA_HOOK_HOOKNUM)?,
+            priority: hook.be32(NFTA_HOOK_PRIORITY)? as i32,
+            drops_by_default: attrs.be32(NFTA_CHAIN_POLICY) == Some(libc::NF_DROP as u32),
+            devices: devices.collect(),
+            rules: attrs.be32(NFTA_CHAIN_USE).unwrap_or(0),
         })
     }
 

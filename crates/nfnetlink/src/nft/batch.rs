@@ -11,12 +11,12 @@ use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, ProtoFamily, Rule, Table};
 use nix::errno::Errno;
 
-use super::expr_encode::{c_string, counter};
+use super::expr_codec::{c_string, counter};
 use super::refusal::{Answer, Refusal};
 use super::uapi::{
-    NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
-    NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+    NFT_DATA_VERDICT, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE,
+    NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
 use super::{BaseChain, Elements, Expr, SetData, SetType, userdata};
 use crate::Family;
@@ -91,9 +91,7 @@ impl Batch {
 
     /// Deletes a table with all its chains, rules, sets and elements.
     pub fn delete_table(&mut self, family: Family, name: &str) {
-        self.nft(libc::NFT_MSG_DELTABLE, 0, family, |body| {
-            put_text(body, NFTA_TABLE_NAME, name);
-        });
+        self.delete(libc::NFT_MSG_DELTABLE, family, &[(NFTA_TABLE_NAME, name)]);
     }
 
     /// Adds a chain; with `base` a base chain, attached to a hook with policy accept.
@@ -105,22 +103,21 @@ impl Batch {
             chain.set_type(base.kind.raw());
             chain.set_policy(Policy::Accept);
         }
-        self.object(&chain, MsgType::Add);
+        self.object(&chain);
     }
 
     /// Deletes a chain with its rules. The kernel refuses if a rule or element still refers to the
     /// chain.
     pub fn delete_chain(&mut self, family: Family, table: &str, name: &str) {
-        let table = Table::new(c_string(table), proto(family));
-        self.object(&Chain::new(c_string(name), &table), MsgType::Del);
+        let names = [(NFTA_CHAIN_TABLE, table), (NFTA_CHAIN_NAME, name)];
+        self.delete(libc::NFT_MSG_DELCHAIN, family, &names);
     }
 
     /// Deletes all rules of a chain.
     pub fn flush_chain(&mut self, family: Family, table: &str, name: &str) {
-        let table = Table::new(c_string(table), proto(family));
-        let chain = Chain::new(c_string(name), &table);
-        // A delete message without a rule handle means all rules of the chain.
-        self.object(&Rule::new(&chain), MsgType::Del);
+        // Without the handle of a rule, this means all rules of the chain.
+        let names = [(NFTA_RULE_TABLE, table), (NFTA_RULE_CHAIN, name)];
+        self.delete(libc::NFT_MSG_DELRULE, family, &names);
     }
 
     /// Deletes one rule by its handle, which the kernel assigned (`NFTA_RULE_HANDLE`).
@@ -151,7 +148,7 @@ impl Batch {
             // Adds the rule without its comment if that is too long.
             let _ = rule.set_comment(c_string(comment));
         }
-        self.object(&rule, MsgType::Add);
+        self.object(&rule);
     }
 
     /// Adds an empty set or map with this definition.
@@ -182,42 +179,37 @@ impl Batch {
         if let Some(size) = kind.size {
             set_u32(sys::NFTNL_SET_DESC_SIZE, size);
         }
-        if let Some(type_of) = &kind.type_of {
-            let blob = userdata::set_typeof(family, type_of);
+        let set_data = |attribute: sys::nftnl_set_attr, data: &[u8]| {
             // SAFETY: the set is alive; libnftnl copies the bytes, whose length is given.
             unsafe {
-                sys::nftnl_set_set_data(
-                    raw,
-                    sys::NFTNL_SET_USERDATA as u16,
-                    blob.as_ptr().cast(),
-                    blob.len() as u32,
-                );
+                let (attribute, length) = (attribute as u16, data.len() as u32);
+                sys::nftnl_set_set_data(raw, attribute, data.as_ptr().cast(), length);
             }
+        };
+        if let Some(type_of) = &kind.type_of {
+            set_data(sys::NFTNL_SET_USERDATA, &userdata::set_typeof(family, type_of));
         }
         if let Some(fields) = kind.range_fields {
             let count = fields.iter().position(|length| *length == 0).unwrap_or(fields.len());
-            // SAFETY: as above.
-            unsafe {
-                sys::nftnl_set_set_data(
-                    raw,
-                    sys::NFTNL_SET_DESC_CONCAT as u16,
-                    fields.as_ptr().cast(),
-                    count as u32,
-                );
-            }
+            set_data(sys::NFTNL_SET_DESC_CONCAT, &fields[..count]);
         }
         if kind.counter {
             // SAFETY: the set is alive and takes over the expression.
             unsafe { sys::nftnl_set_add_expr(raw, counter().as_ptr()) };
         }
-        self.object(&set, MsgType::Add);
+        self.object(&set);
     }
 
     /// Deletes a set or map with its elements. The kernel refuses if a rule still refers to it.
     pub fn delete_set(&mut self, family: Family, table: &str, name: &str) {
-        self.nft(libc::NFT_MSG_DELSET, 0, family, |body| {
-            put_text(body, NFTA_SET_TABLE, table);
-            put_text(body, NFTA_SET_NAME, name);
+        let names = [(NFTA_SET_TABLE, table), (NFTA_SET_NAME, name)];
+        self.delete(libc::NFT_MSG_DELSET, family, &names);
+    }
+
+    /// Deletes what has these names.
+    fn delete(&mut self, message: i32, family: Family, names: &[(u16, &str)]) {
+        self.nft(message, 0, family, |body| {
+            names.iter().for_each(|(kind, name)| put_text(body, *kind, name));
         });
     }
 
@@ -252,13 +244,13 @@ impl Batch {
         }
     }
 
-    /// Appends the message of an object that libnftnl encodes.
-    fn object(&mut self, object: &impl NlMsg, kind: MsgType) {
+    /// Appends the addition of an object that libnftnl encodes.
+    fn object(&mut self, object: &impl NlMsg) {
         if self.scratch.is_empty() {
             self.scratch = vec![0; nftnl::nft_nlmsg_maxsize() as usize];
         }
         // SAFETY: the scratch buffer has the size that the trait requires.
-        unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
+        unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, MsgType::Add) };
         let length = messages(&self.scratch).next().map_or(0, |it| HEADER + it.payload.len());
         let start = self.buffer.len();
         self.starts.push(start);

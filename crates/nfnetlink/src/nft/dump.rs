@@ -33,13 +33,13 @@ impl DumpedTable {
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedTable> {
         Some(DumpedTable {
-            name: attrs.find(NFTA_TABLE_NAME)?.text()?.to_owned(),
-            flags: attrs.find(NFTA_TABLE_FLAGS).and_then(|a| a.be32()).unwrap_or(0),
+            name: attrs.text(NFTA_TABLE_NAME)?.to_owned(),
+            flags: attrs.be32(NFTA_TABLE_FLAGS).unwrap_or(0),
             comment: attrs
                 .find(NFTA_TABLE_USERDATA)
                 .and_then(|a| userdata::comment(a.payload))
                 .map(str::to_owned),
-            owner: attrs.find(NFTA_TABLE_OWNER).and_then(|a| a.be32()),
+            owner: attrs.be32(NFTA_TABLE_OWNER),
         })
     }
 }
@@ -58,19 +58,18 @@ impl DumpedChain {
     /// Reads a chain; `None` if it belongs to another table.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>, table: &str) -> Option<DumpedChain> {
-        if attrs.find(NFTA_CHAIN_TABLE)?.text()? != table {
+        if attrs.text(NFTA_CHAIN_TABLE)? != table {
             return None;
         }
-        let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|a| a.be32());
         let base = attrs.find(NFTA_CHAIN_HOOK).and_then(|hook| {
             Some((
-                attrs.find(NFTA_CHAIN_TYPE)?.text()?.to_owned(),
-                number(&hook.children(), NFTA_HOOK_HOOKNUM)?,
-                number(&hook.children(), NFTA_HOOK_PRIORITY)? as i32,
-                number(attrs, NFTA_CHAIN_POLICY).unwrap_or(libc::NF_ACCEPT as u32),
+                attrs.text(NFTA_CHAIN_TYPE)?.to_owned(),
+                hook.children().be32(NFTA_HOOK_HOOKNUM)?,
+                hook.children().be32(NFTA_HOOK_PRIORITY)? as i32,
+                attrs.be32(NFTA_CHAIN_POLICY).unwrap_or(libc::NF_ACCEPT as u32),
             ))
         });
-        Some(DumpedChain { name: attrs.find(NFTA_CHAIN_NAME)?.text()?.to_owned(), base })
+        Some(DumpedChain { name: attrs.text(NFTA_CHAIN_NAME)?.to_owned(), base })
     }
 }
 
@@ -79,8 +78,9 @@ impl DumpedChain {
 pub struct DumpedSet {
     /// Its name.
     pub name: String,
-    flags: u32,
-    key: (u32, u32),
+    pub(super) flags: u32,
+    /// The type and length of keys.
+    pub(super) key: (u32, u32),
     data: Option<(u32, u32)>,
     /// The timeout of its elements in milliseconds, if they expire.
     pub timeout: Option<u64>,
@@ -92,16 +92,17 @@ impl DumpedSet {
     /// Reads a set from the attributes of its message.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedSet> {
-        let number = |kind| attrs.find(kind).and_then(|a| a.be32());
         Some(DumpedSet {
-            name: attrs.find(NFTA_SET_NAME)?.text()?.to_owned(),
-            flags: number(NFTA_SET_FLAGS).unwrap_or(0),
-            key: (number(NFTA_SET_KEY_TYPE)?, number(NFTA_SET_KEY_LEN)?),
-            data: number(NFTA_SET_DATA_TYPE).zip(Some(number(NFTA_SET_DATA_LEN).unwrap_or(0))),
-            timeout: attrs.find(NFTA_SET_TIMEOUT).and_then(|a| a.be64()).filter(|it| *it > 0),
+            name: attrs.text(NFTA_SET_NAME)?.to_owned(),
+            flags: attrs.be32(NFTA_SET_FLAGS).unwrap_or(0),
+            key: (attrs.be32(NFTA_SET_KEY_TYPE)?, attrs.be32(NFTA_SET_KEY_LEN)?),
+            data: attrs
+                .be32(NFTA_SET_DATA_TYPE)
+                .map(|kind| (kind, attrs.be32(NFTA_SET_DATA_LEN).unwrap_or(0))),
+            timeout: attrs.be64(NFTA_SET_TIMEOUT).filter(|it| *it > 0),
             size: attrs
                 .find(NFTA_SET_DESC)
-                .and_then(|a| a.children().find(NFTA_SET_DESC_SIZE)?.be32())
+                .and_then(|a| a.children().be32(NFTA_SET_DESC_SIZE))
                 .filter(|it| *it > 0),
         })
     }
@@ -139,8 +140,8 @@ impl DumpedRule {
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedRule> {
         Some(DumpedRule {
-            chain: attrs.find(NFTA_RULE_CHAIN)?.text()?.to_owned(),
-            handle: attrs.find(NFTA_RULE_HANDLE).and_then(|a| a.be64()).unwrap_or(0),
+            chain: attrs.text(NFTA_RULE_CHAIN)?.to_owned(),
+            handle: attrs.be64(NFTA_RULE_HANDLE).unwrap_or(0),
             comment: attrs
                 .find(NFTA_RULE_USERDATA)
                 .and_then(|a| userdata::comment(a.payload))
@@ -198,23 +199,27 @@ impl Counter {
     /// Reads a counter from its expression; `None` for another expression.
     fn parse(expression: &Attr<'_>) -> Option<Counter> {
         let attrs = expression.children();
-        if attrs.find(NFTA_EXPR_NAME)?.text()? != "counter" {
+        if attrs.text(NFTA_EXPR_NAME)? != "counter" {
             return None;
         }
         let data = attrs.find(NFTA_EXPR_DATA)?.children();
         Some(Counter {
-            packets: data.find(NFTA_COUNTER_PACKETS)?.be64()?,
-            bytes: data.find(NFTA_COUNTER_BYTES)?.be64()?,
+            packets: data.be64(NFTA_COUNTER_PACKETS)?,
+            bytes: data.be64(NFTA_COUNTER_BYTES)?,
         })
     }
 
     /// Reads the counter of an element, which has one expression or a list of them (Linux 5.11).
     fn of_element(attrs: &Attrs<'_>) -> Option<Counter> {
-        let single = attrs.find(NFTA_SET_ELEM_EXPR);
-        let list = attrs.find(NFTA_SET_ELEM_EXPRESSIONS);
-        let list = list.iter().flat_map(Attr::children);
-        single.into_iter().chain(list).find_map(|expression| Counter::parse(&expression))
+        expressions(attrs).find_map(|expression| Counter::parse(&expression))
     }
+}
+
+/// Returns the expressions of an element.
+pub(super) fn expressions<'a>(attrs: &Attrs<'a>) -> impl Iterator<Item = Attr<'a>> + use<'a> {
+    let list = attrs.find(NFTA_SET_ELEM_EXPRESSIONS);
+    let list = list.into_iter().flat_map(|list| list.children());
+    attrs.find(NFTA_SET_ELEM_EXPR).into_iter().chain(list)
 }
 
 impl<'a> DumpedElement<'a> {
@@ -231,15 +236,11 @@ impl<'a> DumpedElement<'a> {
             comment: attrs.find(NFTA_SET_ELEM_USERDATA).and_then(|a| userdata::comment(a.payload)),
             key_end: key_end.map(|a| a.payload),
             ends_range: attrs
-                .find(NFTA_SET_ELEM_FLAGS)
-                .and_then(|a| a.be32())
+                .be32(NFTA_SET_ELEM_FLAGS)
                 .is_some_and(|flags| flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0),
-            age: attrs.find(NFTA_SET_ELEM_TIMEOUT).and_then(|a| a.be64()).map(|timeout| Age {
+            age: attrs.be64(NFTA_SET_ELEM_TIMEOUT).map(|timeout| Age {
                 timeout,
-                left: attrs
-                    .find(NFTA_SET_ELEM_EXPIRATION)
-                    .and_then(|a| a.be64())
-                    .unwrap_or(timeout),
+                left: attrs.be64(NFTA_SET_ELEM_EXPIRATION).unwrap_or(timeout),
             }),
             counter: Counter::of_element(&attrs),
         })
@@ -272,17 +273,23 @@ pub enum OwnedData {
     Verdict(Verdict),
 }
 
+impl From<ElementData<'_>> for OwnedData {
+    fn from(data: ElementData<'_>) -> OwnedData {
+        match data {
+            ElementData::Value(bytes) => OwnedData::Value(bytes.to_vec()),
+            ElementData::Verdict(verdict) => {
+                OwnedData::Verdict(verdict.with(|chain| (*chain).to_owned()))
+            }
+        }
+    }
+}
+
 impl From<DumpedElement<'_>> for Element {
     fn from(element: DumpedElement<'_>) -> Element {
         Element {
             key: element.key.to_vec(),
             key_end: element.key_end.map(<[u8]>::to_vec),
-            data: element.data.map(|data| match data {
-                ElementData::Value(bytes) => OwnedData::Value(bytes.to_vec()),
-                ElementData::Verdict(verdict) => {
-                    OwnedData::Verdict(verdict.with(|chain| (*chain).to_owned()))
-                }
-            }),
+            data: element.data.map(OwnedData::from),
             comment: element.comment.map(str::to_owned),
             age: element.age,
             counter: element.counter,
@@ -309,7 +316,7 @@ impl Element {
     }
 }
 
-fn parse_data<'a>(data: &Attrs<'a>) -> Option<ElementData<'a>> {
+pub(super) fn parse_data<'a>(data: &Attrs<'a>) -> Option<ElementData<'a>> {
     if let Some(value) = data.find(NFTA_DATA_VALUE) {
         return Some(ElementData::Value(value.payload));
     }

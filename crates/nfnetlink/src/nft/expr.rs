@@ -167,8 +167,8 @@ pub enum Expr {
     Update { set: String, key: Register, data: Option<Register>, timeout: u64, renew: bool },
     /// An object of the table, by its type (`NFT_OBJECT_*`) and name.
     Object { kind: u32, name: String },
-    /// Translates the source or the destination to the address and port in the registers.
-    Nat { source: bool, family: u32, address: Option<Register>, port: Option<Register> },
+    /// Translates the destination or the source to the address and port in the registers.
+    Nat { destination: bool, family: u32, address: Option<Register>, port: Option<Register> },
     /// Translates the source to an address of the outgoing interface. With `fully_random`, the
     /// kernel chooses the source port fully at random.
     Masquerade { fully_random: bool },
@@ -185,33 +185,6 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// Returns the kernel's name of the expression.
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Expr::Value { .. } | Expr::Verdict(_) => "immediate",
-            Expr::Payload { .. } | Expr::SetPayload { .. } => "payload",
-            Expr::Meta { .. } | Expr::SetMeta { .. } => "meta",
-            Expr::Ct { .. } | Expr::SetCt { .. } => "ct",
-            Expr::Compare { .. } => "cmp",
-            Expr::Range { .. } => "range",
-            Expr::Bitwise { .. } => "bitwise",
-            Expr::ByteOrder { .. } => "byteorder",
-            Expr::Lookup { .. } => "lookup",
-            Expr::Fib { .. } => "fib",
-            Expr::Number { .. } => "numgen",
-            Expr::Hash { .. } => "hash",
-            Expr::Update { .. } => "dynset",
-            Expr::Object { .. } => "objref",
-            Expr::Nat { .. } => "nat",
-            Expr::Masquerade { .. } => "masq",
-            Expr::Reject { .. } => "reject",
-            Expr::Counter => "counter",
-            Expr::Match(_) => "match",
-            Expr::Target(_) => "target",
-            Expr::Other(name) => name,
-        }
-    }
-
     /// Loads bytes of the network header.
     #[must_use]
     pub fn network(offset: u32, length: u32, to: Register) -> Expr {
@@ -256,7 +229,7 @@ impl Expr {
     #[must_use]
     pub fn destination_nat(family: Family, address: Register, port: Register) -> Expr {
         let family = family.number().into();
-        Expr::Nat { source: false, family, address: Some(address), port: Some(port) }
+        Expr::Nat { destination: true, family, address: Some(address), port: Some(port) }
     }
 
     /// Answers with ICMP or ICMPv6 port unreachable.

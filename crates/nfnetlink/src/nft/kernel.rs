@@ -86,11 +86,14 @@ pub trait Kernel: Send {
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error>;
 
-    /// Looks up elements of a set or map by their keys. Returns one result per key; `None` if there
-    /// is no such element.
+    /// Looks up elements of a set or map by their keys, as `nft get element` does. Returns one result
+    /// per key; `None` if there is no such element. In a set of ranges, the result is the range that
+    /// contains the key. The caller pads each field of a key to four bytes. The keys may be answered by
+    /// different generations.
     ///
     /// # Errors
-    /// [`Error::Request`] with `ENOENT` if there is no such table or set.
+    /// [`Error::Request`] with `ENOENT` if there is no such table or set, with `EINVAL` if a key has
+    /// another length than the keys of the set.
     fn lookup(
         &mut self,
         family: Family,

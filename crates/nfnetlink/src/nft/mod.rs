@@ -28,14 +28,11 @@ mod base_chains;
 mod batch;
 mod dump;
 mod element;
-mod error;
 mod expr;
-mod expr_decode;
-mod expr_encode;
+mod expr_codec;
 mod judge;
 mod kernel;
 mod listener;
-mod lookup;
 mod objects;
 mod refusal;
 mod rule_text;
@@ -47,6 +44,7 @@ pub mod uapi;
 mod userdata;
 mod verdict;
 
+pub use crate::error::Error;
 pub use crate::family::Family as TableFamily;
 pub use base_chains::{AttachedChain, NfProto};
 pub use batch::{Batch, FinishedBatch};
@@ -54,7 +52,6 @@ pub use dump::{
     Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
 };
 pub use element::{Age, ElementData, Elements};
-pub use error::Error;
 pub use expr::{Bitwise, Comparison, Expr, Extension, Register, Wanted};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use judge::fuzz as fuzz_judge;

@@ -5,10 +5,9 @@ use std::fmt;
 use nix::errno::Errno;
 
 use super::uapi::{
-    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_OBJ_NAME, NFTA_OBJ_TABLE,
-    NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE,
-    NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
+    NFTA_CHAIN_NAME, NFTA_DATA_VALUE, NFTA_OBJ_NAME, NFTA_RULE_CHAIN, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME, NFTA_TABLE_NAME,
+    NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
 };
 use crate::Family;
 use crate::attr::{Attrs, align};
@@ -79,7 +78,7 @@ impl Answer {
         Some(Answer {
             errno: message.error_code()?,
             sequence: number(8)?,
-            explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
+            explanation: attrs.text(NLMSGERR_ATTR_MSG).map(str::to_owned),
             // The offset is in host byte order, unlike the numbers of nf_tables.
             offset: attrs
                 .find(NLMSGERR_ATTR_OFFS)
@@ -90,53 +89,37 @@ impl Answer {
 
     /// Describes the refused message by its operation and object.
     pub(super) fn refusal(&self, message: Option<Message<'_>>) -> Refusal {
-        let attrs = message.map_or(Attrs::new(&[]), |message| message.attrs());
-        let text = |attribute: u16| {
-            attrs.find(attribute).and_then(|a| a.text()).unwrap_or_default().to_owned()
-        };
         let [subsystem, kind] = message.map_or(0, |message| message.kind).to_be_bytes();
-        let (nft, kind) = (i32::from(subsystem) == libc::NFNL_SUBSYS_NFTABLES, i32::from(kind));
-        let (operation, table, object) = match kind {
-            _ if !nft => ("begin or end the transaction", String::new(), String::new()),
-            libc::NFT_MSG_NEWTABLE => ("add table", text(NFTA_TABLE_NAME), String::new()),
-            libc::NFT_MSG_DELTABLE => ("delete table", text(NFTA_TABLE_NAME), String::new()),
-            libc::NFT_MSG_NEWCHAIN => ("add chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME)),
-            libc::NFT_MSG_DELCHAIN => {
-                ("delete chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME))
-            }
-            libc::NFT_MSG_NEWRULE => {
-                ("add a rule to chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
-            }
-            libc::NFT_MSG_DELRULE => {
-                ("delete a rule of chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
-            }
-            libc::NFT_MSG_NEWSET => ("add set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
-            libc::NFT_MSG_DELSET => ("delete set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
-            libc::NFT_MSG_NEWOBJ => ("add object", text(NFTA_OBJ_TABLE), text(NFTA_OBJ_NAME)),
-            libc::NFT_MSG_NEWSETELEM => {
-                ("add an element to", text(NFTA_SET_ELEM_LIST_TABLE), text(NFTA_SET_ELEM_LIST_SET))
-            }
-            libc::NFT_MSG_DELSETELEM => (
-                "delete an element of",
-                text(NFTA_SET_ELEM_LIST_TABLE),
-                text(NFTA_SET_ELEM_LIST_SET),
-            ),
-            _ => ("do something", String::new(), String::new()),
+        let message = message.filter(|_| i32::from(subsystem) == libc::NFNL_SUBSYS_NFTABLES);
+        let attrs = message.map_or(Attrs::new(&[]), |message| message.attrs());
+        let kind = i32::from(kind);
+        let (operation, object) = match kind {
+            _ if message.is_none() => ("begin or end the transaction", None),
+            libc::NFT_MSG_NEWTABLE => ("add table", None),
+            libc::NFT_MSG_DELTABLE => ("delete table", None),
+            libc::NFT_MSG_NEWCHAIN => ("add chain", Some(NFTA_CHAIN_NAME)),
+            libc::NFT_MSG_DELCHAIN => ("delete chain", Some(NFTA_CHAIN_NAME)),
+            libc::NFT_MSG_NEWRULE => ("add a rule to chain", Some(NFTA_RULE_CHAIN)),
+            libc::NFT_MSG_DELRULE => ("delete a rule of chain", Some(NFTA_RULE_CHAIN)),
+            libc::NFT_MSG_NEWSET => ("add set", Some(NFTA_SET_NAME)),
+            libc::NFT_MSG_DELSET => ("delete set", Some(NFTA_SET_NAME)),
+            libc::NFT_MSG_NEWOBJ => ("add object", Some(NFTA_OBJ_NAME)),
+            libc::NFT_MSG_NEWSETELEM => ("add an element to", Some(NFTA_SET_ELEM_LIST_SET)),
+            libc::NFT_MSG_DELSETELEM => ("delete an element of", Some(NFTA_SET_ELEM_LIST_SET)),
+            _ => ("do something", None),
         };
-        let is_element = nft && matches!(kind, libc::NFT_MSG_NEWSETELEM | libc::NFT_MSG_DELSETELEM);
+        let text = |kind| attrs.text(kind).unwrap_or_default().to_owned();
+        let is_element = matches!(kind, libc::NFT_MSG_NEWSETELEM | libc::NFT_MSG_DELSETELEM);
+        let keys = message.filter(|_| is_element).map(|it| element_keys(&it, self.offset));
         Refusal {
             errno: Errno::from_raw(self.errno),
             explanation: self.explanation.clone(),
             operation,
-            family: message
-                .filter(|_| nft)
-                .and_then(|message| Family::from_number(*message.payload.first()?)),
-            table,
-            object,
-            keys: message
-                .filter(|_| is_element)
-                .map(|message| element_keys(&message, self.offset))
-                .unwrap_or_default(),
+            family: message.and_then(|it| Family::from_number(*it.payload.first()?)),
+            // All messages begin with the name of the table.
+            table: text(NFTA_TABLE_NAME),
+            object: object.map(text).unwrap_or_default(),
+            keys: keys.unwrap_or_default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! registers, so that each statement has its operands.
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use super::expr::{
     Bitwise, Comparison, Expr, FIB_ADDRESS_TYPE, FIB_DESTINATION, FIB_SOURCE, Register, Wanted,
@@ -66,8 +66,8 @@ impl<'a> Text<'a> {
                     }
                 }
             }
-            Expr::Nat { source, address, port, .. } => {
-                let kind = if *source { "snat" } else { "dnat" };
+            Expr::Nat { destination, address, port, .. } => {
+                let kind = if *destination { "dnat" } else { "snat" };
                 let operand = |register: &Option<Register>| {
                     register.map_or(Some(None), |register| self.load(register).map(Some))
                 };
@@ -237,12 +237,11 @@ fn loaded(family: Family, expr: &Expr) -> Option<String> {
         Expr::Meta { key: libc::NFT_META_IIFNAME, .. } => "iifname".to_owned(),
         Expr::Meta { key: libc::NFT_META_OIFNAME, .. } => "oifname".to_owned(),
         Expr::Ct { key, direction, .. } => connection(*key, *direction),
-        Expr::Fib { result: FIB_ADDRESS_TYPE, flags: FIB_SOURCE, .. } => {
-            "fib saddr type".to_owned()
-        }
-        Expr::Fib { result: FIB_ADDRESS_TYPE, flags: FIB_DESTINATION, .. } => {
-            "fib daddr type".to_owned()
-        }
+        Expr::Fib { result: FIB_ADDRESS_TYPE, flags, .. } => match *flags {
+            FIB_SOURCE => "fib saddr type".to_owned(),
+            FIB_DESTINATION => "fib daddr type".to_owned(),
+            _ => return None,
+        },
         Expr::Number { modulus, random, .. } => {
             let how = if *random { "random" } else { "inc" };
             format!("numgen {how} mod {modulus}")
@@ -286,11 +285,7 @@ fn translated(
     let constants = (constant(address).and_then(|it| ip(&it)), constant(port));
     match (constants, address) {
         ((Some(to), Some(port)), _) if port.len() >= 2 => {
-            let port = u16::from_be_bytes([port[0], port[1]]);
-            match to {
-                IpAddr::V6(to) => format!("{kind} to [{to}]:{port}"),
-                to => format!("{kind} to {to}:{port}"),
-            }
+            format!("{kind} to {}", SocketAddr::new(to, u16::from_be_bytes([port[0], port[1]])))
         }
         ((Some(to), None), _) => format!("{kind} to {to}"),
         (_, Some(value)) if value.is_of_map() && port.is_some() => {

@@ -1,23 +1,29 @@
 //! The netlink socket to nf_tables, which implements [`Kernel`].
 
+use nix::errno::Errno;
+
 use super::refusal::Answer;
 use super::uapi::{
-    NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_OBJ_TABLE, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_TABLE,
-    kind,
+    NFT_SET_ELEM_CATCHALL, NFTA_DATA_VALUE, NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID,
+    NFTA_LIST_ELEM, NFTA_OBJ_TABLE, NFTA_RULE_TABLE, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
+    NFTA_SET_TABLE, kind,
 };
 use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
     FinishedBatch, Generation, Kernel,
 };
 use crate::Family;
-use crate::attr::{Attrs, put_text};
+use crate::attr::{Attrs, nest, put, put_be32, put_text};
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::{self, Bus, Request};
 
 /// The size of the receive buffer in bytes: the kernel can send one error per message of a
 /// transaction.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// The number of keys in one `send`: their answers must fit the receive buffer.
+const KEYS: usize = 32;
 
 /// A netlink socket to nf_tables in the network namespace of the thread that opened it. It may own
 /// tables, so it never dumps: that is for two other sockets, one of them for dumps that the caller
@@ -60,7 +66,28 @@ impl Socket {
             }
         };
         let dump = Request::dump(name, kind(message));
-        Ok(self.dumps.list(dump, body, |message| parse(&message.attrs()))?)
+        self.dumps.list(dump, body, |message| parse(&message.attrs()))
+    }
+
+    /// Reads one object, which `of` names; `None` if there is none.
+    pub(super) fn get<T>(
+        &mut self,
+        name: &'static str,
+        message: i32,
+        family: u8,
+        of: impl FnOnce(&mut Vec<u8>),
+        parse: impl Fn(&Attrs<'_>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let get = Request { name, kind: kind(message), flags: 0 };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family, 0);
+            of(body);
+        };
+        let mut found = None;
+        match self.connection.request(get, body, |message| found = parse(&message.attrs())) {
+            Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(None),
+            result => result.map(|()| found),
+        }
     }
 }
 
@@ -79,12 +106,25 @@ fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
 }
 
 /// Decodes the elements in one message of a dump.
-pub(super) fn elements<'a>(
-    message: &Message<'a>,
-) -> impl Iterator<Item = DumpedElement<'a>> + use<'a> {
+fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>> + use<'a> {
     let list = message.attrs().find(NFTA_SET_ELEM_LIST_ELEMENTS);
     let elements = list.map(|list| list.children()).into_iter().flatten();
     elements.filter_map(|element| DumpedElement::parse(&element))
+}
+
+/// Appends the attributes of a query for one element: that of the key, or the one that all keys have
+/// which have no other.
+pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: Option<&[u8]>) {
+    put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
+    put_text(body, NFTA_SET_ELEM_LIST_SET, set);
+    nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+        nest(list, NFTA_LIST_ELEM, |element| match key {
+            Some(key) => {
+                nest(element, NFTA_SET_ELEM_KEY, |outer| put(outer, NFTA_DATA_VALUE, key));
+            }
+            None => put_be32(element, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
+        });
+    });
 }
 
 impl Kernel for Socket {
@@ -112,21 +152,15 @@ impl Kernel for Socket {
         } else if !refusals.is_empty() {
             Err(Error::Refused(refusals))
         } else if lost {
-            Err(Error::Receive(nix::errno::Errno::ENOBUFS.into()))
+            Err(Error::Receive(Errno::ENOBUFS.into()))
         } else {
             Ok(())
         }
     }
 
     fn generation(&mut self) -> Result<Generation, Error> {
-        let read =
-            Request { name: "read the generation", kind: kind(libc::NFT_MSG_GETGEN), flags: 0 };
-        let mut found = None;
-        self.connection.request(
-            read,
-            |body| put_netfilter_header(body, 0, 0),
-            |message| found = Generation::parse(&message.attrs()),
-        )?;
+        let name = "read the generation";
+        let found = self.get(name, libc::NFT_MSG_GETGEN, 0, |_| {}, Generation::parse)?;
         found.ok_or(Error::Malformed("a generation without an id"))
     }
 
@@ -165,7 +199,7 @@ impl Kernel for Socket {
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
         let each = |message: Message<'_>| elements(&message).for_each(&mut *each);
-        Ok(self.dumps.request(list_elements(), of_set(family, table, set), each)?)
+        self.dumps.request(list_elements(), of_set(family, table, set), each)
     }
 
     fn lookup(
@@ -175,16 +209,48 @@ impl Kernel for Socket {
         set: &str,
         keys: &[&[u8]],
     ) -> Result<Vec<Option<Element>>, Error> {
-        // Not this method of the trait: the one of the type.
-        Socket::lookup(self, family, table, set, keys)
+        let mut found: Vec<Option<Element>> = vec![None; keys.len()];
+        let mut failure = None;
+        let mut is_missing = false;
+        for (chunk, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
+            let body = |key: &&[u8], body: &mut Vec<u8>| {
+                put_netfilter_header(body, family.number(), 0);
+                put_query(body, table, set, Some(key));
+            };
+            let each = |position: usize, answer: Result<Message<'_>, Errno>| match (
+                answer,
+                found.get_mut(position),
+            ) {
+                (Ok(message), Some(slot)) => *slot = elements(&message).next().map(Into::into),
+                (Err(Errno::ENOENT), _) => is_missing = true,
+                (Err(errno), _) => failure = Some(errno),
+                (Ok(_), None) => {}
+            };
+            self.connection.request_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, each)?;
+        }
+        let request = "look up an element";
+        if let Some(errno) = failure {
+            return Err(Error::Request { request, errno });
+        }
+        // The kernel has one error for a missing element, set and table.
+        if is_missing && found.iter().all(Option::is_none) {
+            let of = |body: &mut Vec<u8>| {
+                put_text(body, NFTA_SET_TABLE, table);
+                put_text(body, NFTA_SET_NAME, set);
+            };
+            // Not a listing, which commits could interrupt.
+            self.get(request, libc::NFT_MSG_GETSET, family.number(), of, DumpedSet::parse)?
+                .ok_or(Error::Request { request, errno: Errno::ENOENT })?;
+        }
+        Ok(found)
     }
 
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {
-        Ok(self.listing.start(list_elements(), of_set(family, table, set))?)
+        self.listing.start(list_elements(), of_set(family, table, set))
     }
 
     fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        Ok(self.listing.next_part(|message| elements(&message).for_each(&mut *each))?)
+        self.listing.next_part(|message| elements(&message).for_each(&mut *each))
     }
 
     fn port(&self) -> u32 {
@@ -200,11 +266,10 @@ impl Kernel for Socket {
 impl Generation {
     /// Decodes the answer to `NFT_MSG_GETGEN`, or the kernel's event about a new generation.
     pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Generation> {
-        let number = |kind| attrs.find(kind).and_then(|a| a.be32());
-        let process = attrs.find(NFTA_GEN_PROC_NAME).and_then(|a| a.text()).unwrap_or_default();
+        let process = attrs.text(NFTA_GEN_PROC_NAME).unwrap_or_default();
         Some(Generation {
-            id: number(NFTA_GEN_ID)?,
-            pid: number(NFTA_GEN_PROC_PID).unwrap_or(0),
+            id: attrs.be32(NFTA_GEN_ID)?,
+            pid: attrs.be32(NFTA_GEN_PROC_PID).unwrap_or(0),
             process: process.to_owned(),
         })
     }

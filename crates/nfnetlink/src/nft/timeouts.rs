@@ -28,9 +28,8 @@ impl DumpedTimeouts {
     /// Reads an object; `None` for one of another table, type or protocol.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>, table: &str) -> Option<DumpedTimeouts> {
-        let number = |kind| attrs.find(kind).and_then(|a| a.be32());
-        if attrs.find(NFTA_OBJ_TABLE)?.text()? != table
-            || number(NFTA_OBJ_TYPE)? != NFT_OBJECT_CT_TIMEOUT
+        if attrs.text(NFTA_OBJ_TABLE)? != table
+            || attrs.be32(NFTA_OBJ_TYPE)? != NFT_OBJECT_CT_TIMEOUT
         {
             return None;
         }
@@ -41,9 +40,9 @@ impl DumpedTimeouts {
         let policy = data.find(NFTA_CT_TIMEOUT_DATA)?.children();
         let mut seconds = [0; TCP_TIMEOUTS];
         for (timeout, kind) in seconds.iter_mut().zip(1..) {
-            *timeout = policy.find(kind)?.be32()?;
+            *timeout = policy.be32(kind)?;
         }
-        Some(DumpedTimeouts { name: attrs.find(NFTA_OBJ_NAME)?.text()?.to_owned(), seconds })
+        Some(DumpedTimeouts { name: attrs.text(NFTA_OBJ_NAME)?.to_owned(), seconds })
     }
 }
 

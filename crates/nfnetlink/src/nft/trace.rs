@@ -16,8 +16,8 @@ use super::uapi::{
 };
 use super::{DumpedRule, Error, NfProto, Socket, Verdict};
 use crate::attr::{put_be64, put_text};
-use crate::message::{Message, put_netfilter_header};
-use crate::socket::{self, Bus, Request};
+use crate::message::Message;
+use crate::socket::{self, Bus};
 
 /// The size of the receive buffer in bytes: a message takes up to 4 KiB of it.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
@@ -161,29 +161,28 @@ impl TraceEvent {
             return None;
         }
         let attrs = message.attrs();
-        let number = |kind| attrs.find(kind).and_then(|it| it.be32());
-        let text = |kind| Some(attrs.find(kind)?.text()?.to_owned());
+        let text = |kind| Some(attrs.text(kind)?.to_owned());
         let bytes = |kind| attrs.find(kind).map_or(&[][..], |it| it.payload);
         let verdict = attrs.find(NFTA_TRACE_VERDICT).and_then(|it| Verdict::parse(&it));
-        let (step, verdict) = match number(NFTA_TRACE_TYPE)? {
+        let (step, verdict) = match attrs.be32(NFTA_TRACE_TYPE)? {
             RULE => {
-                let handle = attrs.find(NFTA_TRACE_RULE_HANDLE)?.be64()?;
+                let handle = attrs.be64(NFTA_TRACE_RULE_HANDLE)?;
                 (TraceStep::Rule(handle), verdict?)
             }
             RETURN => (TraceStep::Return, verdict.unwrap_or(Verdict::Return)),
-            POLICY => (TraceStep::Policy, Verdict::of(number(NFTA_TRACE_POLICY)? as i32, None)),
+            POLICY => (TraceStep::Policy, Verdict::of(attrs.be32(NFTA_TRACE_POLICY)? as i32, None)),
             _ => return None,
         };
         Some(TraceEvent {
-            id: number(NFTA_TRACE_ID)?,
+            id: attrs.be32(NFTA_TRACE_ID)?,
             family: NfProto::from_number(*message.payload.first()?),
             table: text(NFTA_TRACE_TABLE)?,
             chain: text(NFTA_TRACE_CHAIN)?,
             step,
             verdict: verdict.with(|chain| (*chain).to_owned()),
-            mark: number(NFTA_TRACE_MARK).unwrap_or(0),
-            input: number(NFTA_TRACE_IIF),
-            output: number(NFTA_TRACE_OIF),
+            mark: attrs.be32(NFTA_TRACE_MARK).unwrap_or(0),
+            input: attrs.be32(NFTA_TRACE_IIF),
+            output: attrs.be32(NFTA_TRACE_OIF),
             header: PacketHeader::parse(
                 bytes(NFTA_TRACE_NETWORK_HEADER),
                 bytes(NFTA_TRACE_TRANSPORT_HEADER),
@@ -215,7 +214,7 @@ impl TraceListener {
     /// # Errors
     /// If the socket fails.
     pub fn drain(&mut self, mut each: impl FnMut(TraceEvent)) -> Result<bool, Error> {
-        Ok(self.0.drain(|message| TraceEvent::parse(&message).into_iter().for_each(&mut each))?)
+        self.0.drain(|message| TraceEvent::parse(&message).into_iter().for_each(&mut each))
     }
 }
 
@@ -238,19 +237,13 @@ impl Socket {
         chain: &str,
         handle: u64,
     ) -> Result<Option<DumpedRule>, Error> {
-        let get = Request { name: "read a rule", kind: kind(libc::NFT_MSG_GETRULE), flags: 0 };
-        let body = |body: &mut Vec<u8>| {
-            put_netfilter_header(body, family.number(), 0);
+        let of = |body: &mut Vec<u8>| {
             put_text(body, NFTA_RULE_TABLE, table);
             put_text(body, NFTA_RULE_CHAIN, chain);
             put_be64(body, NFTA_RULE_HANDLE, handle);
         };
-        let mut found = None;
-        match self.connection.request(get, body, |it| found = DumpedRule::parse(&it.attrs())) {
-            Ok(()) => Ok(found),
-            Err(crate::Error::Refused { errno: nix::errno::Errno::ENOENT, .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let message = libc::NFT_MSG_GETRULE;
+        self.get("read a rule", message, family.number(), of, DumpedRule::parse)
     }
 }
 
@@ -258,7 +251,7 @@ impl Socket {
 mod tests {
     use super::*;
     use crate::attr::put_be32;
-    use crate::message::{self, messages};
+    use crate::message::{self, messages, put_netfilter_header};
 
     /// Newer kernels tell of no returns.
     #[test]

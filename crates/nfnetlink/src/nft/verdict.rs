@@ -30,8 +30,8 @@ pub enum Verdict<Name = String> {
     Other(i32),
 }
 
-impl<'a> Verdict<&'a str> {
-    pub(super) fn of(code: i32, chain: Option<&'a str>) -> Verdict<&'a str> {
+impl<Name: Default> Verdict<Name> {
+    pub(super) fn of(code: i32, chain: Option<Name>) -> Verdict<Name> {
         let chain = chain.unwrap_or_default();
         match code {
             libc::NF_ACCEPT => Verdict::Accept,
@@ -49,12 +49,14 @@ impl<'a> Verdict<&'a str> {
             code => Verdict::Other(code),
         }
     }
+}
 
+impl<'a> Verdict<&'a str> {
     /// Reads the attribute of a verdict.
     pub(super) fn parse(verdict: &Attr<'a>) -> Option<Verdict<&'a str>> {
         let attrs = verdict.children();
-        let code = attrs.find(NFTA_VERDICT_CODE)?.be32()? as i32;
-        Some(Verdict::of(code, attrs.find(NFTA_VERDICT_CHAIN).and_then(|it| it.text())))
+        let code = attrs.be32(NFTA_VERDICT_CODE)? as i32;
+        Some(Verdict::of(code, attrs.text(NFTA_VERDICT_CHAIN)))
     }
 
     /// Appends the attribute of a verdict.
@@ -69,25 +71,6 @@ impl<'a> Verdict<&'a str> {
 }
 
 impl<Name> Verdict<Name> {
-    /// Returns the verdict with another form of the chain's name.
-    #[must_use]
-    pub fn with<'a, Other>(&'a self, name: impl FnOnce(&'a Name) -> Other) -> Verdict<Other> {
-        match self {
-            Verdict::Accept => Verdict::Accept,
-            Verdict::Drop => Verdict::Drop,
-            Verdict::Queue => Verdict::Queue,
-            Verdict::Stolen => Verdict::Stolen,
-            Verdict::Continue => Verdict::Continue,
-            Verdict::Break => Verdict::Break,
-            Verdict::Return => Verdict::Return,
-            Verdict::Jump(chain) => Verdict::Jump(name(chain)),
-            Verdict::Goto(chain) => Verdict::Goto(name(chain)),
-            Verdict::Other(code) => Verdict::Other(*code),
-        }
-    }
-}
-
-impl<Name: AsRef<str>> Verdict<Name> {
     /// Returns the kernel's number.
     pub(super) fn code(&self) -> i32 {
         match self {
@@ -104,6 +87,21 @@ impl<Name: AsRef<str>> Verdict<Name> {
         }
     }
 
+    /// Returns the verdict with another form of the chain's name.
+    #[must_use]
+    pub fn with<'a, Other: Default>(
+        &'a self,
+        name: impl FnOnce(&'a Name) -> Other,
+    ) -> Verdict<Other> {
+        match self {
+            Verdict::Jump(chain) => Verdict::Jump(name(chain)),
+            Verdict::Goto(chain) => Verdict::Goto(name(chain)),
+            other => Verdict::of(other.code(), None),
+        }
+    }
+}
+
+impl<Name: AsRef<str>> Verdict<Name> {
     /// Returns the chain of a goto or jump.
     pub fn chain(&self) -> Option<&str> {
         match self {

@@ -54,7 +54,7 @@ impl Link {
         let kind = info.and_then(|info| info.children().find(libc::IFLA_INFO_KIND));
         Some(Link {
             index: word(4)?,
-            name: attrs.find(libc::IFLA_IFNAME)?.text()?.to_owned(),
+            name: attrs.text(libc::IFLA_IFNAME)?.to_owned(),
             up: has(libc::IFF_UP),
             carrier: has(libc::IFF_LOWER_UP),
             loopback: has(libc::IFF_LOOPBACK),

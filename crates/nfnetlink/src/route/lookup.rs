@@ -129,18 +129,11 @@ impl RouteKind {
 /// privilege.
 ///
 /// # Errors
-/// [`Error::Refused`] with `ENODEV` if there is no interface with the index `input`; other errors
+/// [`Error::Request`] with `ENODEV` if there is no interface with the index `input`; other errors
 /// that are no decision about the packet.
 pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
-    let mut route = None;
-    let answer = look_up(query, LOOKUP_TABLE, |message| route = Route::parse(&message));
-    match answer {
-        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(RouteAnswer::Refused(errno)),
-        Err(error) => Err(error),
-        Ok(()) => {
-            route.map(RouteAnswer::Route).ok_or(Error::Malformed("a route without its header"))
-        }
-    }
+    let route = look_up(query, LOOKUP_TABLE, |message| Route::parse(&message))?;
+    Ok(route.map_or_else(RouteAnswer::Refused, RouteAnswer::Route))
 }
 
 /// Returns the length of the prefix whose route a packet takes: 0 for a default route, `None` if the
@@ -149,20 +142,24 @@ pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
 /// # Errors
 /// As [`route_to`].
 pub fn prefix_length(query: RouteQuery) -> Result<Option<u8>, Error> {
-    let mut length = None;
-    let answer = look_up(query, LOOKUP_TABLE | FIB_MATCH, |message| {
-        length = message.payload.get(PREFIX_LENGTH).copied();
-    });
-    match answer {
-        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(None),
-        Err(error) => Err(error),
-        Ok(()) => Ok(length),
-    }
+    let length = |message: Message<'_>| message.payload.get(PREFIX_LENGTH).copied();
+    Ok(look_up(query, LOOKUP_TABLE | FIB_MATCH, length)?.ok())
 }
 
-fn look_up(query: RouteQuery, flags: u32, take: impl FnMut(Message<'_>)) -> Result<(), Error> {
+/// Returns what the kernel answers, or the error by which it drops the packet.
+fn look_up<T>(
+    query: RouteQuery,
+    flags: u32,
+    parse: impl Fn(Message<'_>) -> Option<T>,
+) -> Result<Result<T, Errno>, Error> {
     let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
-    Socket::open(Bus::Route)?.request(ask, |body| query.put(body, flags), take)
+    let mut found = None;
+    let take = |message: Message<'_>| found = parse(message);
+    match Socket::open(Bus::Route)?.request(ask, |body| query.put(body, flags), take) {
+        Err(Error::Request { errno, .. }) if is_decision(errno) => Ok(Err(errno)),
+        Err(error) => Err(error),
+        Ok(()) => found.map(Ok).ok_or(Error::Malformed("a route without its header")),
+    }
 }
 
 /// Returns true for the errors by which the kernel's routing drops packets.

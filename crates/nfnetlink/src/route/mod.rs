@@ -97,13 +97,13 @@ fn address(message: &Message<'_>) -> Option<IpAddr> {
 pub(crate) fn parse_all(message: &Message<'_>) {
     let _ = address(message);
     let _ = (Route::parse(message), Link::parse(message));
-    let _ = neighbour::state_of(message, std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let _ = neighbour::state_of(message);
 }
 
 /// Deletes an interface by name, in the network namespace of this thread.
 ///
 /// # Errors
-/// [`Error::Refused`] with `ENODEV` if no interface has that name.
+/// [`Error::Request`] with `ENODEV` if no interface has that name.
 pub fn delete_link(name: &str) -> Result<(), Error> {
     let delete = Request {
         name: "delete the interface",

@@ -1,20 +1,15 @@
 //! The link-layer addresses of neighbours, and whether they answer (`RTM_GETNEIGH`).
 
-use std::fmt;
 use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use super::list;
 use super::lookup::put_ip;
-use crate::attr;
 use crate::message::Message;
 use crate::socket::{Bus, Request, Socket};
 use crate::{Error, Family};
 
-/// The size of `struct ndmsg`, and the offsets of interface index and state.
-const NEIGHBOUR_HEADER: usize = 12;
-const INDEX: usize = 4;
+/// The offset of the state in `struct ndmsg`.
 const STATE: usize = 8;
 
 /// The state of a neighbour (`NUD_*`).
@@ -56,23 +51,6 @@ impl NeighbourState {
     }
 }
 
-impl fmt::Display for NeighbourState {
-    /// Writes the word that `ip neighbour` prints.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            NeighbourState::Incomplete => "INCOMPLETE",
-            NeighbourState::Reachable => "REACHABLE",
-            NeighbourState::Stale => "STALE",
-            NeighbourState::Delay => "DELAY",
-            NeighbourState::Probe => "PROBE",
-            NeighbourState::Failed => "FAILED",
-            NeighbourState::NoArp => "NOARP",
-            NeighbourState::Permanent => "PERMANENT",
-            NeighbourState::Other(number) => return write!(f, "{number:#x}"),
-        })
-    }
-}
-
 /// Returns the state of a neighbour on an interface, in the network namespace of this thread;
 /// `None` if the kernel has not had to reach it recently.
 ///
@@ -84,25 +62,13 @@ pub fn neighbour(address: IpAddr, interface: u32) -> Result<Option<NeighbourStat
     let answer = Socket::open(Bus::Route)?.request(
         ask,
         |body| put_query(body, address, interface),
-        |message| state = state_of(&message, address, interface),
+        |message| state = state_of(&message),
     );
     match answer {
         Ok(()) => Ok(state),
-        Err(Error::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
-        // Before Linux 5.0, the kernel only lists all of them.
-        Err(Error::Refused { errno: Errno::EOPNOTSUPP, .. }) => listed(address, interface),
+        Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Finds the neighbour in a listing of all.
-fn listed(address: IpAddr, interface: u32) -> Result<Option<NeighbourState>, Error> {
-    let mut header = [0; NEIGHBOUR_HEADER];
-    header[0] = Family::of(address).number();
-    let found = list("list neighbours", libc::RTM_GETNEIGH, &header, |message| {
-        state_of(&message, address, interface)
-    });
-    Ok(found?.pop())
 }
 
 fn put_query(body: &mut Vec<u8>, address: IpAddr, interface: u32) {
@@ -112,45 +78,8 @@ fn put_query(body: &mut Vec<u8>, address: IpAddr, interface: u32) {
     put_ip(body, libc::NDA_DST, address);
 }
 
-/// Reads the state of this neighbour; `None` if the message is about another one.
-pub(crate) fn state_of(
-    message: &Message<'_>,
-    address: IpAddr,
-    interface: u32,
-) -> Option<NeighbourState> {
-    let header = message.payload.get(..NEIGHBOUR_HEADER)?;
-    let index = u32::from_ne_bytes(*header.get(INDEX..)?.first_chunk()?);
-    let state = u16::from_ne_bytes(*header.get(STATE..)?.first_chunk()?);
-    let attrs = message.attrs_behind(NEIGHBOUR_HEADER);
-    let of = attr::ip(attrs.find(libc::NDA_DST)?.payload)?;
-    (index == interface && of == address).then(|| NeighbourState::from_number(state))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Older kernels only list neighbours; this one can do both.
-    #[test]
-    fn listing_gives_the_same_answer_as_the_query() -> anyhow::Result<()> {
-        let netns = shunt_testbed::Netns::new()?;
-        netns.ip("link add east type veth peer name west
-            link set east up
-            neigh add 192.0.2.16 dev east nud failed
-            neigh add 192.0.2.17 dev west nud failed
-            neigh add 2001:db8::17 dev east lladdr 02:00:00:00:00:17 nud permanent")?;
-        netns.run(|| {
-            let links = crate::route::links()?;
-            for address in ["192.0.2.16", "192.0.2.17", "192.0.2.18", "2001:db8::17"] {
-                let address = address.parse()?;
-                for link in &links {
-                    assert_eq!(listed(address, link.index)?, neighbour(address, link.index)?);
-                }
-            }
-            let east = links.iter().find(|link| link.name == "east").map_or(0, |link| link.index);
-            let state = listed("192.0.2.16".parse()?, east)?;
-            assert_eq!(state, Some(NeighbourState::Failed));
-            Ok(())
-        })
-    }
+/// Reads the state of a neighbour.
+pub(crate) fn state_of(message: &Message<'_>) -> Option<NeighbourState> {
+    let state = message.payload.get(STATE..)?.first_chunk()?;
+    Some(NeighbourState::from_number(u16::from_ne_bytes(*state)))
 }

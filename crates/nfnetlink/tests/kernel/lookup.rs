@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{Counter, Element, Error, OwnedData, Socket, Verdict};
+use nfnetlink::nft::{Counter, Element, Error, Kernel as _, OwnedData, Socket, Verdict};
 use nix::errno::Errno;
 use shunt_testbed::Netns;
 
@@ -132,7 +132,7 @@ fn missing_sets_and_wrong_keys_are_errors() -> Result<()> {
 fn commits_of_others_do_not_interrupt_a_lookup() -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use nfnetlink::nft::{Batch, Kernel as _};
+    use nfnetlink::nft::Batch;
 
     let netns = Netns::new()?;
     netns.nft(RULES)?;

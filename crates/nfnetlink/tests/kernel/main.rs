@@ -2,7 +2,6 @@
 
 mod base_chains;
 mod connections;
-mod hooks;
 mod judge;
 mod lookup;
 mod route;

@@ -182,9 +182,9 @@ fn missing_interfaces_are_errors() -> Result<()> {
             input: Some(99_999),
             ..RouteQuery::to("10.1.0.1".parse()?)
         };
-        assert!(matches!(route_to(query), Err(Error::Refused { errno: Errno::ENODEV, .. })));
+        assert!(matches!(route_to(query), Err(Error::Request { errno: Errno::ENODEV, .. })));
         let error = neighbour("192.0.2.9".parse()?, 99_999);
-        assert!(matches!(error, Err(Error::Refused { errno: Errno::ENODEV, .. })), "{error:?}");
+        assert!(matches!(error, Err(Error::Request { errno: Errno::ENODEV, .. })), "{error:?}");
         Ok(())
     })
 }

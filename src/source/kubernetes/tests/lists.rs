@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use shunt_core::model::{Change, Family, Listed};
+use shunt_core::model::{Change, Family, Kind};
 
 use super::script::{
     Answer, Asked, Log, Script, added, answers, bookmark, deleted, follow, follow_resource, object,
@@ -134,7 +134,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
             match change {
                 Change::Synced => synced = Some(started.elapsed()),
                 Change::ServiceCidr(..) => seen.push("one"),
-                Change::Listed(Listed::ServiceCidrs(names)) if names.is_empty() => {
+                Change::Listed(Kind::ServiceCidr, names) if names.is_empty() => {
                     seen.push("none");
                 }
                 _ => {}
@@ -214,7 +214,7 @@ async fn a_list_may_come_in_pages_and_a_known_version_never_does() {
         script.lists(),
         [
             "resourceVersion=0&limit=250",
-            "limit=250&continue=next",
+            "continue=next&limit=250",
             "resourceVersion=0",
             "resourceVersion=6",
         ]

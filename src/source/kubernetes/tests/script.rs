@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
-use shunt_core::model::{Change, ChangeBatch, Listed};
+use shunt_core::model::{self, Change, ChangeBatch};
 use shunt_fake_apiserver::{Kind, protobuf};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
@@ -382,13 +382,15 @@ fn words(delivery: &ChangeBatch) -> String {
     };
     let word = |change: &Change| match change {
         Change::Service(service) => format!("+{}", service.name.name),
-        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("-{}", name.name),
-        Change::ServiceCidr(name, _) => format!("+cidr {name}"),
-        Change::Listed(Listed::Services(names)) => {
+        Change::ServiceIgnored(name, _) | Change::Gone(model::Kind::Service, name) => {
+            format!("-{}", name.name)
+        }
+        Change::ServiceCidr(name, _) => format!("+cidr {}", name.name),
+        Change::Listed(model::Kind::Service, names) => {
             list("services", &mut names.iter().map(|name| &*name.name))
         }
-        Change::Listed(Listed::ServiceCidrs(names)) => {
-            list("cidrs", &mut names.iter().map(|name| &**name))
+        Change::Listed(model::Kind::ServiceCidr, names) => {
+            list("cidrs", &mut names.iter().map(|name| &*name.name))
         }
         other => format!("{other:?}"),
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use shunt_core::model::{
-    Change, Endpoint, EndpointPort, EndpointSlice, Family, Listed, ObjectName, Protocol, Service,
+    Change, Endpoint, EndpointPort, EndpointSlice, Family, Kind, ObjectName, Protocol, Service,
     ServicePort, TrafficPolicy,
 };
 
@@ -88,27 +88,18 @@ impl Objects {
         let (kind, name, gone) = match change {
             Change::Service(service) => ("Service", service.name.clone(), false),
             Change::ServiceIgnored(name, _) => ("Service", name.clone(), true),
-            Change::ServiceGone(name) => ("Service", name.clone(), true),
             Change::Slice(slice) => ("EndpointSlice", slice.name.clone(), false),
-            Change::SliceGone(name) => ("EndpointSlice", name.clone(), true),
             Change::Node(_) => ("Node", nameless, false),
             // What was known of the Node stays in force.
-            Change::NodeGone | Change::NodeRemembered(_) => return,
-            Change::ServiceCidr(name, _) => {
-                ("ServiceCIDR", ObjectName::new("", name.clone()), false)
-            }
-            Change::ServiceCidrGone(name) => {
-                ("ServiceCIDR", ObjectName::new("", name.clone()), true)
-            }
+            Change::Gone(Kind::Node, _) | Change::NodeRemembered(_) => return,
+            Change::Gone(kind, name) => (kind.as_str(), name.clone(), true),
+            Change::ServiceCidr(name, _) => ("ServiceCIDR", name.clone(), false),
             Change::InterfaceAddresses(_) => ("addresses", nameless, false),
-            Change::Listed(listed) => {
-                return self.0.retain(|(kind, name), _| match listed {
-                    Listed::Services(names) => *kind != "Service" || names.contains(name),
-                    Listed::Slices(names) => *kind != "EndpointSlice" || names.contains(name),
-                    Listed::ServiceCidrs(names) => {
-                        *kind != "ServiceCIDR" || names.contains(&name.name)
-                    }
-                });
+            Change::Listed(Kind::Node, _) => return,
+            Change::Listed(listed, names) => {
+                return self
+                    .0
+                    .retain(|(kind, name), _| *kind != listed.as_str() || names.contains(name));
             }
             Change::Synced => return,
         };

@@ -212,7 +212,7 @@ impl Element {
     }
 
     pub(crate) fn dumped(&self) -> Option<DumpedElement<'_>> {
-        let sent = Attr { kind: NFTA_LIST_ELEM, nested: true, payload: &self.raw };
+        let sent = Attr { kind: NFTA_LIST_ELEM, payload: &self.raw };
         Some(DumpedElement { counter: self.counter, ..DumpedElement::parse(&sent)? })
     }
 }

@@ -7,8 +7,8 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use shunt_core::model::{
-    Balancing, Change, EndpointPort, Family, Hints, Listed, Node, Protocol, Service, ServicePort,
-    TrafficPolicy,
+    Balancing, Change, EndpointPort, Family, Hints, Kind, Node, ObjectName, Protocol, Service,
+    ServicePort, TrafficPolicy,
 };
 use shunt_core::plan::{DetectLocal, NodePortAddresses, Options, TcpTimeouts};
 
@@ -23,18 +23,18 @@ pub fn change() -> impl Strategy<Value = Change> {
     let n = || 0..SERVICES;
     prop_oneof![
         40 => random_service().prop_map(Change::service),
-        10 => n().prop_map(|n| Change::ServiceGone(name(n))),
+        10 => n().prop_map(|n| Change::Gone(Kind::Service, name(n))),
         60 => random_slice(),
-        10 => (n(), family()).prop_map(|(n, family)| Change::SliceGone(slice(n, family, &[]).name)),
+        10 => (n(), family()).prop_map(|(n, family)| Change::Gone(Kind::EndpointSlice, slice(n, family, &[]).name)),
         6 => node().prop_map(Change::node),
-        1 => Just(Change::NodeGone),
+        1 => Just(Change::Gone(Kind::Node, ObjectName::new("", "node-1"))),
         3 => (select(vec!["kubernetes", "more"]), subsequence(nets(), 1..3))
-            .prop_map(|(name, nets)| Change::ServiceCidr(name.into(), nets)),
-        1 => Just(Change::ServiceCidrGone("more".into())),
+            .prop_map(|(name, nets)| Change::ServiceCidr(ObjectName::new("", name), nets)),
+        1 => Just(Change::Gone(Kind::ServiceCidr, ObjectName::new("", "more"))),
         3 => subsequence(addresses().to_vec(), 0..6)
             .prop_map(|addresses| Change::InterfaceAddresses(addresses.into_iter().collect())),
         1 => btree_set(n(), 0..6).prop_map(|services| {
-            Change::Listed(Listed::Services(Arc::new(services.into_iter().map(name).collect())))
+            Change::Listed(Kind::Service, Arc::new(services.into_iter().map(name).collect()))
         }),
     ]
 }

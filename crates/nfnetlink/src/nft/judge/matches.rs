@@ -1,6 +1,8 @@
 //! The expressions of nf_tables, evaluated for one packet.
 
-use super::packet::{Device, State, Tracking, View, addresses, has_ports, octets};
+use std::net::IpAddr;
+
+use super::packet::{Interface, State, Tracking, View, addresses, has_ports, octets};
 use super::registers::{Bits, Registers};
 use super::truth::Truth;
 use super::xt;
@@ -8,9 +10,9 @@ use crate::Family;
 use crate::nft::expr::{FIB_ADDRESS_TYPE, FIB_DESTINATION};
 use crate::nft::uapi::{
     NFT_OBJECT_COUNTER, NFT_OBJECT_CT_EXPECT, NFT_OBJECT_CT_HELPER, NFT_OBJECT_CT_TIMEOUT,
-    NFT_OBJECT_SECMARK, NFT_OBJECT_SYNPROXY, NFT_OBJECT_TUNNEL, RTN_LOCAL, RTN_UNICAST,
+    NFT_OBJECT_SECMARK, NFT_OBJECT_SYNPROXY, NFT_OBJECT_TUNNEL,
 };
-use crate::nft::{Bitwise, Comparison, Expr, Extension, Register, Verdict};
+use crate::nft::{Bitwise, Comparison, Expr, Register, Verdict};
 
 /// The size of an interface's name in a register (`IFNAMSIZ`).
 const NAME: usize = libc::IFNAMSIZ;
@@ -163,8 +165,9 @@ impl Evaluation {
             Expr::Number { to, .. } | Expr::Hash { to, .. } => {
                 self.store_unknown(*to, 4, "a number that varies")
             }
-            Expr::Match(Extension { name, revision, info }) => {
-                let truth = xt::matches(name, *revision, info, view, state);
+            Expr::Match(extension) => {
+                let name = &extension.name;
+                let truth = xt::matches(extension, view, state);
                 if let Some(doubt) = state.mark_doubt.as_ref().filter(|_| name == "mark") {
                     return Step::compared(truth, || Reason::Earlier(doubt.clone()));
                 }
@@ -174,9 +177,7 @@ impl Evaluation {
                     ))
                 })
             }
-            Expr::Target(Extension { name, revision, info }) => {
-                xt::target(name, *revision, info, state)
-            }
+            Expr::Target(extension) => xt::target(extension, state),
             Expr::Counter => Step::NEXT,
             Expr::Update { .. } => self.sometimes(expression.name()),
             Expr::Object { kind, .. } => match *kind {
@@ -191,8 +192,8 @@ impl Evaluation {
                 _ => self.sometimes("an object"),
             },
             Expr::Reject { .. } => Step::Drop("reject".to_owned()),
-            Expr::Nat { source: true, .. } => Step::Translate("snat".to_owned()),
-            Expr::Nat { source: false, .. } => Step::Translate("dnat".to_owned()),
+            Expr::Nat { destination: false, .. } => Step::Translate("snat".to_owned()),
+            Expr::Nat { destination: true, .. } => Step::Translate("dnat".to_owned()),
             Expr::Masquerade { .. } => Step::Translate("masquerade".to_owned()),
             Expr::Other(name) => self.other(name, state),
         }
@@ -268,28 +269,21 @@ impl Evaluation {
         state: &State,
     ) -> Step {
         let length = length.min(64);
-        let unknown = || Bits::unknown(length);
-        let (bits, what) = match base {
+        let end = offset.saturating_add(length);
+        let (bits, what, is_complete) = match base {
             libc::NFT_PAYLOAD_NETWORK_HEADER => {
-                (state.network.slice(offset, length), "a field of the IP header")
-            }
-            libc::NFT_PAYLOAD_TRANSPORT_HEADER if offset < 2 => {
-                (state.transport.slice(offset, length), "the source port")
+                let bits = state.network.slice(offset, length);
+                (bits, "a field of the IP header", end <= state.network.len())
             }
             libc::NFT_PAYLOAD_TRANSPORT_HEADER => {
-                (state.transport.slice(offset, length), "a field of the transport header")
+                let what =
+                    if offset < 2 { "the source port" } else { "a field of the transport header" };
+                (state.transport.slice(offset, length), what, end <= 4)
             }
-            _ => (unknown(), "a part of the packet"),
-        };
-        let is_complete = match base {
-            libc::NFT_PAYLOAD_NETWORK_HEADER => {
-                offset.saturating_add(length) <= state.network.len()
-            }
-            libc::NFT_PAYLOAD_TRANSPORT_HEADER => offset.saturating_add(length) <= 4,
-            _ => false,
+            _ => (Bits::unknown(length), "a part of the packet", false),
         };
         self.store(to, &bits, what);
-        if is_complete || bits.parts().1.iter().any(|known| *known != 0) {
+        if is_complete || !bits.is_unknown() {
             Step::NEXT
         } else {
             // The packet may be too short.
@@ -315,7 +309,7 @@ impl Evaluation {
                 (Bits::known((number as u16).to_be_bytes()), "")
             }
             libc::NFT_META_NFPROTO => {
-                let family = match view.family {
+                let family = match view.chain.family {
                     crate::nft::NfProto::Inet => packet.family().number(),
                     other => other.number(),
                 };
@@ -358,44 +352,35 @@ impl Evaluation {
         }
         let packet = view.packet;
         let family = packet.family();
-        let is_reply = direction == Some(1);
-        let source = || {
-            if is_reply {
-                Bits::known(octets(packet.destination))
-            } else if view.has_original_source() {
-                Bits::known(octets(packet.source))
-            } else {
-                Bits::unknown(octets(packet.source).len())
-            }
+        let tuple = view.tuple(direction == Some(1));
+        let address = |address: Option<IpAddr>| match address {
+            Some(address) => Bits::known(octets(address)),
+            None => Bits::unknown(octets(packet.source).len()),
         };
-        let destination = || {
-            let original = packet.original_destination;
-            Bits::known(octets(if is_reply { packet.source } else { original }))
+        let port = |port: Option<u16>| match port.filter(|_| has_ports(packet.protocol)) {
+            Some(port) => Bits::known(port.to_be_bytes()),
+            None => Bits::unknown(2),
         };
-        let other = || Step::BREAK;
         let (bits, what) = match key {
             libc::NFT_CT_DIRECTION => (Bits::known([0]), ""),
             libc::NFT_CT_STATUS => (view.status(), "the status of the connection"),
             libc::NFT_CT_MARK => (state.connection_mark.clone(), "the connection mark"),
             libc::NFT_CT_L3PROTOCOL => (Bits::known([family.number()]), ""),
             libc::NFT_CT_PROTOCOL => (Bits::known([packet.protocol]), ""),
-            libc::NFT_CT_SRC_IP | libc::NFT_CT_DST_IP if family != Family::Ip => return other(),
-            libc::NFT_CT_SRC_IP6 | libc::NFT_CT_DST_IP6 if family != Family::Ip6 => return other(),
+            libc::NFT_CT_SRC_IP | libc::NFT_CT_DST_IP if family != Family::Ip => {
+                return Step::BREAK;
+            }
+            libc::NFT_CT_SRC_IP6 | libc::NFT_CT_DST_IP6 if family != Family::Ip6 => {
+                return Step::BREAK;
+            }
             libc::NFT_CT_SRC | libc::NFT_CT_SRC_IP | libc::NFT_CT_SRC_IP6 => {
-                (source(), "the original source")
+                (address(tuple.source), "the original source")
             }
-            libc::NFT_CT_DST | libc::NFT_CT_DST_IP | libc::NFT_CT_DST_IP6 => (destination(), ""),
-            libc::NFT_CT_PROTO_SRC if is_reply && has_ports(packet.protocol) => {
-                (Bits::known(packet.port.to_be_bytes()), "")
+            libc::NFT_CT_DST | libc::NFT_CT_DST_IP | libc::NFT_CT_DST_IP6 => {
+                (address(Some(tuple.destination)), "")
             }
-            libc::NFT_CT_PROTO_DST if !is_reply && has_ports(packet.protocol) => {
-                (Bits::known(packet.original_port.to_be_bytes()), "")
-            }
-            libc::NFT_CT_PROTO_SRC | libc::NFT_CT_PROTO_DST => {
-                let port = packet.source_port.filter(|_| view.has_original_source() || is_reply);
-                let bits = port.map_or(Bits::unknown(2), |port| Bits::known(port.to_be_bytes()));
-                (bits, "the source port")
-            }
+            libc::NFT_CT_PROTO_SRC => (port(tuple.source_port), "the source port"),
+            libc::NFT_CT_PROTO_DST => (port(tuple.destination_port), "the destination port"),
             _ => {
                 // A connection may lack the property.
                 self.store_unknown(to, 16, "a property of the connection");
@@ -408,13 +393,8 @@ impl Evaluation {
     fn fib(&mut self, to: Register, result: u32, flags: u32, view: &View<'_>) -> Step {
         /// `NFTA_FIB_F_MARK`.
         const MARK: u32 = 1 << 2;
-        let asks_destination = flags & !MARK == FIB_DESTINATION;
-        let kind = match view.is_local() {
-            _ if result != FIB_ADDRESS_TYPE || !asks_destination => None,
-            Truth::Yes => Some(RTN_LOCAL),
-            Truth::No => Some(RTN_UNICAST),
-            Truth::Unknown => None,
-        };
+        let asks = result == FIB_ADDRESS_TYPE && flags & !MARK == FIB_DESTINATION;
+        let kind = view.destination_type().filter(|_| asks);
         match kind {
             Some(kind) => self.store(to, &Bits::known(kind.to_ne_bytes()), ""),
             None => {
@@ -457,24 +437,17 @@ pub(super) fn untrack(state: &mut State) -> Step {
 }
 
 /// Returns the name of an interface, padded with zeros.
-fn name(device: Device<'_>) -> Bits {
-    let mut name = match device {
-        Device::Unknown => return Bits::unknown(NAME),
-        Device::None => Vec::new(),
-        Device::Known(interface) => interface.name.clone().into_bytes(),
-    };
+fn name(interface: Option<Option<&Interface>>) -> Bits {
+    let Some(interface) = interface else { return Bits::unknown(NAME) };
+    let mut name = interface.map_or(Vec::new(), |it| it.name.clone().into_bytes());
     name.resize(NAME, 0);
     Bits::known(name)
 }
 
 /// Returns the index of an interface.
-fn index(device: Device<'_>) -> Bits {
-    match device {
-        Device::None => Bits::known([0; 4]),
-        Device::Known(interface) => match interface.index {
-            Some(index) => Bits::known(index.to_ne_bytes()),
-            None => Bits::unknown(4),
-        },
-        Device::Unknown => Bits::unknown(4),
+fn index(interface: Option<Option<&Interface>>) -> Bits {
+    match interface {
+        Some(None) => Bits::known([0; 4]),
+        _ => Bits::unknown(4),
     }
 }

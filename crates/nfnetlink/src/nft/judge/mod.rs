@@ -3,13 +3,12 @@
 //! The evaluation is three-valued: a match is certain, excluded or undecided. What it does not
 //! understand is undecided, so that the judgement may be open, and is never wrong.
 //!
-//! `read` lists rules and sets, `walk` follows the packet, `matches` and `xt` evaluate expressions.
+//! `read` asks for rules and elements, `walk` follows the packet, `matches` and `xt` evaluate expressions.
 
 mod matches;
 mod packet;
 mod read;
 mod registers;
-mod set;
 mod truth;
 mod walk;
 mod xt;
@@ -97,6 +96,6 @@ pub(crate) fn fuzz(attrs: &crate::attr::Attrs<'_>) {
             rules: 1,
         };
         let packet = JudgedPacket::new(6, address, address, 80);
-        walk::fuzz(attrs, &packet::View::new(&chain, &packet));
+        walk::fuzz(attrs, &packet::View { chain: &chain, packet: &packet });
     }
 }

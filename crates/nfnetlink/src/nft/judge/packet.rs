@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use super::registers::Bits;
-use super::truth::Truth;
 use crate::Family;
 use crate::nft::uapi::{
-    IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT,
-    STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
+    IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT, RTN_LOCAL,
+    RTN_UNICAST, STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
 };
 use crate::nft::{AttachedChain, NfProto};
 
@@ -25,7 +24,8 @@ const DEFRAGMENTATION: i32 = -400;
 const SOURCE_NAT: i32 = 100;
 
 /// The first packet of a connection, as a chain sees it. Before it, no packet of the connection has
-/// passed the chain. A packet of TCP is a SYN; one of IPv6 has no extension headers.
+/// passed the chain. A packet of TCP is a SYN; one of IPv6 has no extension headers. The source port
+/// is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JudgedPacket {
     /// The source address.
@@ -36,8 +36,6 @@ pub struct JudgedPacket {
     pub protocol: u8,
     /// The destination port, likewise translated.
     pub port: u16,
-    /// The source port; `None` if it is unknown.
-    pub source_port: Option<u16>,
     /// The address that the client sent the packet to.
     pub original_destination: IpAddr,
     /// The port that the client sent the packet to.
@@ -66,7 +64,6 @@ impl JudgedPacket {
             destination,
             protocol,
             port,
-            source_port: None,
             original_destination: destination,
             original_port: port,
             translated: false,
@@ -87,17 +84,15 @@ impl JudgedPacket {
 /// An interface of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The name.
+    /// The name. The index is unknown.
     pub name: String,
-    /// The index; `None` if it is unknown.
-    pub index: Option<u32>,
 }
 
 impl Interface {
-    /// Makes an interface whose index is not known.
+    /// Makes an interface of this name.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Interface {
-        Interface { name: name.into(), index: None }
+        Interface { name: name.into() }
     }
 }
 
@@ -115,9 +110,7 @@ impl Mark {
     pub const UNKNOWN: Mark = Mark { value: 0, known: 0 };
 
     pub(super) fn of(bits: &Bits) -> Mark {
-        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
-        let (value, known) = bits.parts();
-        Mark { value: number(value), known: number(known) }
+        bits.number().map_or(Mark::UNKNOWN, |(value, known)| Mark { value, known })
     }
 
     fn bits(self) -> Bits {
@@ -182,46 +175,40 @@ impl State {
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) packet: &'a JudgedPacket,
-    pub(super) family: NfProto,
-    hook: u32,
-    priority: i32,
+    pub(super) chain: &'a AttachedChain,
 }
 
-/// What is known of an interface of a packet.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Device<'a> {
-    None,
-    Unknown,
-    Known(&'a Interface),
+/// What is known of a direction of a connection.
+pub(super) struct Tuple {
+    pub(super) source: Option<IpAddr>,
+    pub(super) destination: IpAddr,
+    pub(super) source_port: Option<u16>,
+    pub(super) destination_port: Option<u16>,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(chain: &AttachedChain, packet: &'a JudgedPacket) -> View<'a> {
-        View { packet, family: chain.family, hook: chain.hook, priority: chain.priority }
-    }
-
     /// Returns true if the hook is one of IP. Those of bridges and interfaces come earlier or later.
     fn is_ip(&self) -> bool {
-        matches!(self.family, NfProto::Ip | NfProto::Ip6 | NfProto::Inet)
-            && (PREROUTING..=POSTROUTING).contains(&self.hook)
+        matches!(self.chain.family, NfProto::Ip | NfProto::Ip6 | NfProto::Inet)
+            && (PREROUTING..=POSTROUTING).contains(&self.chain.hook)
     }
 
-    pub(super) fn input(&self) -> Device<'a> {
-        if self.is_ip() && self.hook == OUTPUT {
-            return Device::None;
+    /// Returns the interface by which the packet comes in, if there is one and that is known.
+    pub(super) fn input(&self) -> Option<Option<&'a Interface>> {
+        if self.is_ip() && self.chain.hook == OUTPUT {
+            return Some(None);
         }
-        if self.is_ip() && self.hook == POSTROUTING {
-            // Linux 5.7 and later show the interface of forwarded packets here, others do not.
-            return Device::Unknown;
-        }
-        self.packet.input.as_ref().map_or(Device::Unknown, Device::Known)
+        // Linux 5.7 and later show the interface of forwarded packets behind routing, others do not.
+        let is_known = !(self.is_ip() && self.chain.hook == POSTROUTING);
+        self.packet.input.as_ref().filter(|_| is_known).map(Some)
     }
 
-    pub(super) fn output(&self) -> Device<'a> {
-        if self.is_ip() && [PREROUTING, INPUT].contains(&self.hook) {
-            return Device::None;
+    /// Returns the interface by which the packet leaves, if there is one and that is known.
+    pub(super) fn output(&self) -> Option<Option<&'a Interface>> {
+        if self.is_ip() && [PREROUTING, INPUT].contains(&self.chain.hook) {
+            return Some(None);
         }
-        self.packet.output.as_ref().map_or(Device::Unknown, Device::Known)
+        self.packet.output.as_ref().map(Some)
     }
 
     /// Returns true if the packet certainly comes in by another interface than the loopback one.
@@ -230,9 +217,10 @@ impl<'a> View<'a> {
     }
 
     /// Returns true if the source is certainly the one that the client used.
-    pub(super) fn has_original_source(&self) -> bool {
+    fn has_original_source(&self) -> bool {
         self.is_ip()
-            && ([PREROUTING, FORWARD, OUTPUT].contains(&self.hook) || self.priority < SOURCE_NAT)
+            && ([PREROUTING, FORWARD, OUTPUT].contains(&self.chain.hook)
+                || self.chain.priority < SOURCE_NAT)
     }
 
     /// Returns the status bits of the connection (`IPS_*`).
@@ -245,25 +233,47 @@ impl<'a> View<'a> {
         Bits::partial(&value.to_ne_bytes(), &known.to_ne_bytes())
     }
 
-    /// Returns whether the destination is an address of this node.
-    pub(super) fn is_local(&self) -> Truth {
-        self.packet.is_local.map_or(Truth::Unknown, Truth::from)
+    /// Returns the type of the route to the destination (`RTN_*`), if it is known.
+    pub(super) fn destination_type(&self) -> Option<u32> {
+        self.packet.is_local.map(|is_local| if is_local { RTN_LOCAL } else { RTN_UNICAST })
+    }
+
+    /// Returns the addresses and ports of a direction of the connection.
+    pub(super) fn tuple(&self, is_reply: bool) -> Tuple {
+        let packet = self.packet;
+        if is_reply {
+            Tuple {
+                source: Some(packet.destination),
+                destination: packet.source,
+                source_port: Some(packet.port),
+                destination_port: None,
+            }
+        } else {
+            Tuple {
+                source: self.has_original_source().then_some(packet.source),
+                destination: packet.original_destination,
+                source_port: None,
+                destination_port: Some(packet.original_port),
+            }
+        }
     }
 
     /// Returns the state of the packet before the first rule.
     pub(super) fn state(&self) -> State {
-        let is_early = matches!(self.hook, PREROUTING | OUTPUT) && self.priority <= CONNTRACK;
-        let tracking = match (self.is_ip(), is_early, self.priority) {
+        let is_early =
+            matches!(self.chain.hook, PREROUTING | OUTPUT) && self.chain.priority <= CONNTRACK;
+        let tracking = match (self.is_ip(), is_early, self.chain.priority) {
             (false, ..) | (_, true, CONNTRACK) => Tracking::Unknown,
             // A packet that comes in by the loopback interface is tracked since it went out there.
-            (_, true, _) if self.hook == PREROUTING && !self.is_from_elsewhere() => {
+            (_, true, _) if self.chain.hook == PREROUTING && !self.is_from_elsewhere() => {
                 Tracking::Unknown
             }
             (_, true, _) => Tracking::Before,
             (_, false, _) => Tracking::Tracked,
         };
         // Locally generated packets and those of other hooks of IP are whole.
-        let is_whole = self.is_ip() && (self.hook != PREROUTING || self.priority > DEFRAGMENTATION);
+        let is_whole = self.is_ip()
+            && (self.chain.hook != PREROUTING || self.chain.priority > DEFRAGMENTATION);
         State {
             network: network_header(self.packet, is_whole),
             transport: transport_header(self.packet),
@@ -339,9 +349,6 @@ fn transport_header(packet: &JudgedPacket) -> Bits {
     let mut header = Bits::unknown(20);
     if !has_ports(packet.protocol) {
         return header;
-    }
-    if let Some(port) = packet.source_port {
-        header.write(0, &Bits::known(port.to_be_bytes()));
     }
     header.write(2, &Bits::known(packet.port.to_be_bytes()));
     if i32::from(packet.protocol) == libc::IPPROTO_TCP {

@@ -9,112 +9,99 @@ const REGISTERS: usize = Register::COUNT * REGISTER;
 /// The size of a register, in bytes. A value fills whole registers.
 const REGISTER: usize = 4;
 
-/// Bytes of which some bits may be unknown.
+/// Bytes of which some bits may be unknown: each with its known bits. Unknown bits are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bits {
-    /// The bytes; unknown bits are 0.
-    value: Vec<u8>,
-    /// The known bits. As long as `value`.
-    known: Vec<u8>,
-}
+pub(super) struct Bits(Vec<(u8, u8)>);
 
 impl Bits {
     pub(super) fn known(value: impl Into<Vec<u8>>) -> Bits {
-        let value = value.into();
-        Bits { known: vec![0xff; value.len()], value }
+        Bits(value.into().into_iter().map(|byte| (byte, 0xff)).collect())
     }
 
     pub(super) fn unknown(length: usize) -> Bits {
-        Bits { value: vec![0; length], known: vec![0; length] }
+        Bits(vec![(0, 0); length])
     }
 
     /// Returns bytes of which only the bits in `known` are known. `known` is as long as `value`.
     pub(super) fn partial(value: &[u8], known: &[u8]) -> Bits {
-        let value = value.iter().zip(known).map(|(value, known)| value & known).collect();
-        Bits { value, known: known.to_vec() }
+        Bits(value.iter().zip(known).map(|(value, known)| (value & known, *known)).collect())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.value.len()
+        self.0.len()
     }
 
     /// Returns the bytes if all bits are known.
-    pub(super) fn exact(&self) -> Option<&[u8]> {
-        self.known.iter().all(|known| *known == 0xff).then_some(&self.value)
+    pub(super) fn exact(&self) -> Option<Vec<u8>> {
+        self.0.iter().map(|(value, known)| (*known == 0xff).then_some(*value)).collect()
     }
 
-    /// Returns the bytes with unknown bits as 0, and the known bits.
-    pub(super) fn parts(&self) -> (&[u8], &[u8]) {
-        (&self.value, &self.known)
+    /// Returns true if nothing is known.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.0.iter().all(|(_, known)| *known == 0)
+    }
+
+    /// Returns a number in host order, and its known bits; `None` if this is no number of four bytes.
+    pub(super) fn number(&self) -> Option<(u32, u32)> {
+        let [(a, ka), (b, kb), (c, kc), (d, kd)] = *self.0 else { return None };
+        Some((u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([ka, kb, kc, kd])))
     }
 
     /// Returns `length` bytes from `offset`. Bytes after the end are unknown.
     pub(super) fn slice(&self, offset: usize, length: usize) -> Bits {
-        let part = |of: &[u8]| {
-            let mut part: Vec<u8> = of.iter().skip(offset).take(length).copied().collect();
-            part.resize(length, 0);
-            part
-        };
-        Bits { value: part(&self.value), known: part(&self.known) }
+        let mut part: Vec<_> = self.0.iter().skip(offset).take(length).copied().collect();
+        part.resize(length, (0, 0));
+        Bits(part)
     }
 
     /// Overwrites the bytes from `offset`. Bytes after the end are lost.
     pub(super) fn write(&mut self, offset: usize, bits: &Bits) {
-        let copy = |to: &mut [u8], from: &[u8]| {
-            for (to, from) in to.iter_mut().skip(offset).zip(from) {
-                *to = *from;
-            }
-        };
-        copy(&mut self.value, &bits.value);
-        copy(&mut self.known, &bits.known);
+        for (to, from) in self.0.iter_mut().skip(offset).zip(&bits.0) {
+            *to = *from;
+        }
     }
 
     /// Returns the bits that are known and equal in both.
     pub(super) fn join(&self, other: &Bits) -> Bits {
-        let both = self.parts_with(other);
-        let known: Vec<u8> =
-            both.map(|(a, known_a, b, known_b)| known_a & known_b & !(a ^ b)).collect();
-        Bits::partial(&self.value, &known)
-    }
-
-    fn parts_with<'a>(&'a self, other: &'a Bits) -> impl Iterator<Item = (u8, u8, u8, u8)> + 'a {
-        let ours = self.value.iter().zip(&self.known);
-        let theirs = other.value.iter().zip(&other.known);
-        ours.zip(theirs).map(|((a, known_a), (b, known_b))| (*a, *known_a, *b, *known_b))
+        let both = self.0.iter().zip(&other.0).map(|((a, known_a), (b, known_b))| {
+            let known = known_a & known_b & !(a ^ b);
+            (a & known, known)
+        });
+        Bits(both.collect())
     }
 
     /// Returns `(self & mask) ^ xor`. Missing bytes of the two are 0.
     pub(super) fn masked(&self, mask: &[u8], xor: &[u8]) -> Bits {
         let at = |bytes: &[u8], index: usize| bytes.get(index).copied().unwrap_or(0);
-        let value: Vec<u8> =
-            self.value.iter().enumerate().map(|(i, it)| (it & at(mask, i)) ^ at(xor, i)).collect();
-        let known: Vec<u8> =
-            self.known.iter().enumerate().map(|(i, it)| it | !at(mask, i)).collect();
-        Bits::partial(&value, &known)
+        let changed = self.0.iter().enumerate().map(|(index, (value, known))| {
+            let known = known | !at(mask, index);
+            (((value & at(mask, index)) ^ at(xor, index)) & known, known)
+        });
+        Bits(changed.collect())
     }
 
     /// Returns the bytes with each unit of `size` bytes reversed.
     pub(super) fn swapped(&self, size: usize) -> Bits {
-        let swap = |bytes: &[u8]| {
-            let units = bytes.chunks(size.max(1));
-            units.flat_map(|unit| unit.iter().rev().copied()).collect::<Vec<u8>>()
-        };
-        Bits { value: swap(&self.value), known: swap(&self.known) }
+        Bits(self.0.chunks(size.max(1)).flat_map(|unit| unit.iter().rev().copied()).collect())
     }
 
     /// Returns a number in host order shifted to the left or right. `None` if this is no number of
     /// four bytes.
     pub(super) fn shifted(&self, left: bool, by: u32) -> Option<Bits> {
-        let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
-        let (value, unknown) = (number(&self.value)?, !number(&self.known)?);
+        let (value, known) = self.number()?;
         let shift = |it: u32| if left { it.checked_shl(by) } else { it.checked_shr(by) };
-        let (value, unknown) = (shift(value).unwrap_or(0), shift(unknown).unwrap_or(0));
+        let (value, unknown) = (shift(value).unwrap_or(0), shift(!known).unwrap_or(0));
         Some(Bits::partial(&value.to_ne_bytes(), &(!unknown).to_ne_bytes()))
+    }
+
+    /// Returns whether one of these bits of a number in host order is set.
+    pub(super) fn has_any(&self, bits: u32) -> Truth {
+        !self.masked(&bits.to_ne_bytes(), &[]).equals(&[0; 4])
     }
 
     /// Compares with bytes of the same length.
     pub(super) fn equals(&self, bytes: &[u8]) -> Truth {
-        let mut different = self.value.iter().zip(&self.known).zip(bytes);
+        let mut different = self.0.iter().zip(bytes);
         if bytes.len() != self.len() {
             return Truth::Unknown;
         }
@@ -129,10 +116,11 @@ impl Bits {
         if bytes.len() != self.len() {
             return Truth::Unknown;
         }
-        let largest: Vec<u8> = self.value.iter().zip(&self.known).map(|(v, k)| v | !k).collect();
-        if largest.as_slice() < bytes {
+        let smallest = self.0.iter().map(|(value, _)| *value);
+        let largest = self.0.iter().map(|(value, known)| value | !known);
+        if largest.lt(bytes.iter().copied()) {
             Truth::Yes
-        } else if self.value.as_slice() >= bytes {
+        } else if smallest.ge(bytes.iter().copied()) {
             Truth::No
         } else {
             Truth::Unknown
@@ -142,8 +130,8 @@ impl Bits {
     /// Compares with bytes of the same length, as a number in network order.
     pub(super) fn is_greater(&self, bytes: &[u8]) -> Truth {
         let complement: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
-        let value: Vec<u8> = self.value.iter().map(|byte| !byte).collect();
-        Bits::partial(&value, &self.known).is_less(&complement)
+        let opposite = self.0.iter().map(|(value, known)| (!value & known, *known));
+        Bits(opposite.collect()).is_less(&complement)
     }
 
     /// Compares with two bounds, which both belong to the range.

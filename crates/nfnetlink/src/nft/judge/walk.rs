@@ -9,10 +9,12 @@ use std::rc::Rc;
 use super::matches::{Evaluation, Reason, Step};
 use super::packet::{Mark, State, View};
 use super::registers::Bits;
-use super::set::{Data, Set};
 use super::truth::Truth;
 use super::{Judgement, Passing, Place};
-use crate::nft::{DumpedRule, Expr, Register, Verdict, Wanted};
+use crate::attr::Attrs;
+use crate::nft::dump::{expressions, parse_data};
+use crate::nft::uapi::{NFTA_EXPR_NAME, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_LIST_ELEMENTS};
+use crate::nft::{DumpedRule, DumpedSet, Expr, OwnedData, Register, Verdict, Wanted};
 
 /// The judgement gives up after this many evaluated rules.
 pub(super) const MAX_RULES: usize = 10_000;
@@ -36,8 +38,31 @@ pub(super) trait Ruleset {
     /// Returns the rules of a chain.
     fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Self::Error>;
 
-    /// Returns a set or map; `None` if it cannot be decoded.
-    fn set(&mut self, name: &str) -> Result<Option<Rc<Set>>, Self::Error>;
+    /// Returns the definition of a set or map; `None` if it cannot be decoded.
+    fn set(&mut self, name: &str) -> Result<Option<DumpedSet>, Self::Error>;
+
+    /// Looks up the element of a key, or with `None` that of all keys without another.
+    fn find(&mut self, set: &str, key: Option<&[u8]>) -> Result<Option<Found>, Self::Error>;
+}
+
+/// An element of a set.
+pub(super) struct Found {
+    data: Option<OwnedData>,
+    /// True if the element has an expression that may not match.
+    is_limited: bool,
+}
+
+impl Found {
+    /// Reads the first element of a message.
+    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Found> {
+        let element = attrs.find(NFTA_SET_ELEM_LIST_ELEMENTS)?.children().next()?.children();
+        let data = element.find(NFTA_SET_ELEM_DATA);
+        let is_limited = expressions(&element).any(|expression| {
+            !matches!(expression.children().text(NFTA_EXPR_NAME), Some("counter" | "last"))
+        });
+        let data = data.and_then(|data| parse_data(&data.children())).map(OwnedData::from);
+        Some(Found { data, is_limited })
+    }
 }
 
 /// What may happen to a packet in a chain, as far as the walk has come.
@@ -75,22 +100,11 @@ fn join(ways: &mut Option<State>, way: State) {
     });
 }
 
-/// Judges a packet at a base chain.
+/// Judges a packet at a base chain, and gives up after this many rules.
 pub(super) fn walk<R: Ruleset>(
-    ruleset: &mut R,
-    view: &View<'_>,
-    chain: &str,
-    drops_by_default: bool,
-) -> Result<Judgement, R::Error> {
-    walk_at_most(MAX_RULES, ruleset, view, chain, drops_by_default)
-}
-
-fn walk_at_most<R: Ruleset>(
     rules: usize,
     ruleset: &mut R,
     view: &View<'_>,
-    chain: &str,
-    drops_by_default: bool,
 ) -> Result<Judgement, R::Error> {
     let mut walk = Walk {
         ruleset,
@@ -104,9 +118,10 @@ fn walk_at_most<R: Ruleset>(
         ends: 0,
         returns: 0,
     };
-    if let Some(state) = walk.chain(chain, view.state(), 0)? {
-        if drops_by_default {
-            walk.drop(end_of(chain, "policy drop"), &state);
+    let chain = view.chain;
+    if let Some(state) = walk.chain(&chain.chain, view.state(), 0)? {
+        if chain.drops_by_default {
+            walk.drop(end_of(&chain.chain, "policy drop"), &state);
         } else {
             walk.accept(state);
         }
@@ -257,44 +272,32 @@ impl<R: Ruleset> Walk<'_, R> {
                     let Expr::Lookup { set, key, wanted } = expression else {
                         continue;
                     };
-                    let found = self.ruleset.set(set)?;
-                    let found = Looked::up(found.as_deref(), set, *key, *wanted, &evaluation);
-                    let is_value = matches!(wanted, Wanted::Value(_) | Wanted::Verdict);
-                    let is_open = found.data.len() != 1 && is_value;
-                    if found.truth == Truth::No {
+                    let (truth, why, data) = self.look_up(set, *key, *wanted, &evaluation)?;
+                    if truth == Truth::No {
                         join(&mut next, state);
                         return Ok(next);
                     }
-                    if found.truth == Truth::Unknown || is_open {
-                        self.doubt(&mut state, chain, rule, &found.why);
-                    }
-                    if found.truth == Truth::Unknown {
+                    if truth == Truth::Unknown {
+                        self.doubt(&mut state, chain, rule, &why);
                         join(&mut next, state.clone());
                     }
-                    match wanted {
-                        Wanted::Member | Wanted::NoMember => {}
-                        Wanted::Verdict => {
-                            let Some(verdicts) = found.verdicts() else {
-                                let why = state.doubt.take().unwrap_or_default();
-                                self.unknown(place(format!("the map {set}")), why);
-                                return Ok(next);
-                            };
-                            for verdict in verdicts {
-                                let ends = (&place, &mut *returned, &mut next);
-                                self.verdict(verdict, state.clone(), ends, depth)?;
-                            }
+                    match (wanted, data) {
+                        (Wanted::Member | Wanted::NoMember, _) => continue,
+                        (Wanted::Verdict, Some(OwnedData::Verdict(verdict))) => verdict,
+                        (Wanted::Verdict, _) => {
+                            let why = state.doubt.take().unwrap_or_default();
+                            self.unknown(place(format!("the map {set}")), why);
                             return Ok(next);
                         }
-                        Wanted::Value(to) => match found.data.as_slice() {
-                            [Data::Value(value)] => {
-                                evaluation.registers.store(*to, &Bits::known(value.clone()));
-                            }
-                            _ => {
-                                evaluation.forget_all("a value of a map");
-                            }
-                        },
+                        (Wanted::Value(to), Some(OwnedData::Value(value))) => {
+                            evaluation.registers.store(*to, &Bits::known(value));
+                            continue;
+                        }
+                        (Wanted::Value(_), _) => {
+                            evaluation.forget_all("a value of a map");
+                            continue;
+                        }
                     }
-                    continue;
                 }
             };
             if verdict != Verdict::Continue {
@@ -304,6 +307,38 @@ impl<R: Ruleset> Walk<'_, R> {
         }
         join(&mut next, state);
         Ok(next)
+    }
+
+    /// Looks up a key. Returns whether the expression matches, why that is not certain, and the data
+    /// of the element.
+    fn look_up(
+        &mut self,
+        name: &str,
+        key: Register,
+        wanted: Wanted,
+        evaluation: &Evaluation,
+    ) -> Result<(Truth, Reason, Option<OwnedData>), R::Error> {
+        let open = |why: &str| Reason::Here(format!("the set {name} {why}"));
+        let Some(set) = self.ruleset.set(name)? else {
+            return Ok((Truth::Unknown, open("cannot be decoded"), None));
+        };
+        if set.flags & libc::NFT_SET_EVAL as u32 != 0 {
+            return Ok((Truth::Unknown, open("is changed by packets"), None));
+        }
+        let key = evaluation.registers.load(key, set.key.1 as usize);
+        let Some(key) = key.exact() else {
+            return Ok((Truth::Unknown, evaluation.reason(), None));
+        };
+        let found = match self.ruleset.find(name, Some(&key))? {
+            None => self.ruleset.find(name, None)?,
+            found => found,
+        };
+        let data = found.as_ref().and_then(|found| found.data.clone());
+        if found.as_ref().is_some_and(|found| found.is_limited) {
+            return Ok((Truth::Unknown, open("has elements with limits"), data));
+        }
+        let truth = Truth::from(found.is_some()).inverted(wanted == Wanted::NoMember);
+        Ok((truth, Reason::NONE, data))
     }
 
     /// Notes that it is not certain whether the packet comes further in the rule.
@@ -352,77 +387,30 @@ impl<R: Ruleset> Walk<'_, R> {
     }
 }
 
-/// The result of a lookup expression.
-struct Looked<'a> {
-    /// Whether the expression matches.
-    truth: Truth,
-    /// Why that is undecided, or the data.
-    why: Reason,
-    /// The data of all elements that the key may belong to.
-    data: Vec<&'a Data>,
-}
-
-impl<'a> Looked<'a> {
-    fn up(
-        set: Option<&'a Set>,
-        name: &str,
-        key: Register,
-        wanted: Wanted,
-        evaluation: &Evaluation,
-    ) -> Looked<'a> {
-        let reason = match set {
-            None => Some("cannot be decoded"),
-            Some(set) => set.unknown(),
-        };
-        if let Some(reason) = reason {
-            let why = Reason::Here(format!("the set {name} {reason}"));
-            return Looked { truth: Truth::Unknown, why, data: Vec::new() };
-        }
-        let found = set.map(|set| set.find(&evaluation.registers.load(key, set.key_length())));
-        let Some(found) = found else {
-            return Looked { truth: Truth::No, why: Reason::NONE, data: Vec::new() };
-        };
-        let truth = found.found.inverted(wanted == Wanted::NoMember);
-        Looked { truth, why: evaluation.reason(), data: found.data }
-    }
-
-    /// Returns the verdicts of the elements; `None` if they are not known.
-    fn verdicts(&self) -> Option<Vec<Verdict>> {
-        let verdicts = self.data.iter().map(|data| match data {
-            Data::Verdict(verdict) => Some(verdict.clone()),
-            _ => None,
-        });
-        verdicts.collect::<Option<Vec<_>>>().filter(|verdicts| !verdicts.is_empty())
-    }
-}
-
 /// Judges a packet by rules and elements that the attributes of any message have.
 #[cfg(any(test, feature = "fuzz"))]
-pub(super) fn fuzz(attrs: &crate::attr::Attrs<'_>, view: &View<'_>) {
-    use super::set::{Definition, Listed};
+pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
+    struct Any<'a>(Rc<Chain>, &'a Attrs<'a>);
 
-    struct Any(Rc<Chain>, Option<Rc<Set>>);
-
-    impl Ruleset for Any {
+    impl Ruleset for Any<'_> {
         type Error = std::convert::Infallible;
 
         fn chain(&mut self, _: &str) -> Result<Rc<Chain>, Self::Error> {
             Ok(Rc::clone(&self.0))
         }
 
-        fn set(&mut self, _: &str) -> Result<Option<Rc<Set>>, Self::Error> {
-            Ok(self.1.clone())
+        fn set(&mut self, _: &str) -> Result<Option<DumpedSet>, Self::Error> {
+            Ok(DumpedSet::parse(self.1))
+        }
+
+        fn find(&mut self, _: &str, _: Option<&[u8]>) -> Result<Option<Found>, Self::Error> {
+            Ok(Found::parse(self.1))
         }
     }
 
     let Some(rule) = DumpedRule::parse(attrs) else { return };
     let chain = Rc::new(Chain { rules: vec![rule; 2], complete: true });
-    let elements = attrs.clone().flat_map(|list| list.children());
-    let elements: Vec<Listed> = elements.filter_map(|it| Listed::parse(&it)).collect();
-    for definition in Definition::parse(attrs).into_iter().chain(Definition::all_kinds()) {
-        let set = Some(Rc::new(Set::new(definition, elements.clone(), true)));
-        let _ = walk_at_most(50, &mut Any(Rc::clone(&chain), set), view, "chain", true);
-    }
+    let _ = walk(50, &mut Any(chain, attrs), view);
 }
 
 #[cfg(test)]
@@ -446,7 +434,11 @@ mod tests {
             Ok(Rc::new(self.0[name].clone()))
         }
 
-        fn set(&mut self, _: &str) -> Result<Option<Rc<Set>>, Infallible> {
+        fn set(&mut self, _: &str) -> Result<Option<DumpedSet>, Infallible> {
+            Ok(None)
+        }
+
+        fn find(&mut self, _: &str, _: Option<&[u8]>) -> Result<Option<Found>, Infallible> {
             Ok(None)
         }
     }
@@ -475,7 +467,7 @@ mod tests {
                 rules: 1,
             };
             let packet = JudgedPacket::new(6, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 80);
-            let Ok(judged) = walk(&mut self, &View::new(&chain, &packet), "base", false);
+            let Ok(judged) = walk(MAX_RULES, &mut self, &View { chain: &chain, packet: &packet });
             judged
         }
     }

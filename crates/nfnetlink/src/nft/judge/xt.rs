@@ -9,13 +9,12 @@ use super::matches::{Step, untrack};
 use super::packet::{State, Tracking, View, addresses, has_ports, octets};
 use super::registers::Bits;
 use super::truth::Truth;
+use crate::nft::Extension;
 use crate::nft::Verdict;
-use crate::nft::uapi::{
-    IPS_DST_NAT, IPS_SRC_NAT, RTN_LOCAL, RTN_UNICAST, STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
-};
+use crate::nft::uapi::{IPS_DST_NAT, IPS_SRC_NAT, STATE_UNTRACKED};
 
 /// Targets that neither end the way of a packet nor change what rules match.
-const NEUTRAL_TARGETS: [&str; 24] = [
+const NEUTRAL_TARGETS: [&str; 23] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -36,26 +35,12 @@ const NEUTRAL_TARGETS: [&str; 24] = [
     "TOS",
     "TRACE",
     "TTL",
-    "ULOG",
     "dscp",
     "nflog",
     "log",
 ];
 
-/// The flags of conntrack (`XT_CONNTRACK_*`).
-const CONNTRACK_STATE: u32 = 1 << 0;
-const CONNTRACK_PROTO: u32 = 1 << 1;
-const CONNTRACK_ORIGSRC: u32 = 1 << 2;
-const CONNTRACK_ORIGDST: u32 = 1 << 3;
-const CONNTRACK_REPLSRC: u32 = 1 << 4;
-const CONNTRACK_REPLDST: u32 = 1 << 5;
-const CONNTRACK_STATUS: u32 = 1 << 6;
-const CONNTRACK_EXPIRES: u32 = 1 << 7;
-const CONNTRACK_ORIGSRC_PORT: u32 = 1 << 8;
-const CONNTRACK_ORIGDST_PORT: u32 = 1 << 9;
-const CONNTRACK_REPLSRC_PORT: u32 = 1 << 10;
-const CONNTRACK_REPLDST_PORT: u32 = 1 << 11;
-const CONNTRACK_DIRECTION: u32 = 1 << 12;
+/// Flags among the states of conntrack (`XT_CONNTRACK_STATE_*`).
 const CONNTRACK_STATE_SNAT: u32 = 1 << 6;
 const CONNTRACK_STATE_DNAT: u32 = 1 << 7;
 const CONNTRACK_STATE_UNTRACKED: u32 = 1 << 8;
@@ -79,17 +64,11 @@ fn byte(info: &[u8], offset: usize) -> Option<u32> {
 }
 
 /// Evaluates a match.
-pub(super) fn matches(
-    name: &str,
-    revision: u32,
-    info: &[u8],
-    view: &View<'_>,
-    state: &State,
-) -> Truth {
-    let truth = match (name, revision) {
+pub(super) fn matches(extension: &Extension, view: &View<'_>, state: &State) -> Truth {
+    let info = &extension.info[..];
+    let truth = match (extension.name.as_str(), extension.revision) {
         ("comment", _) => Some(Truth::Yes),
-        ("conntrack", 1..=3) => conntrack(revision, info, view, state),
-        ("state", 0) => long(info, 0).map(|states| has_state(states, STATE_UNTRACKED, state)),
+        ("conntrack", 3) => conntrack(info, view, state),
         ("tcp", 0) => tcp(info, view, state),
         ("udp", 0) => udp(info, view, state),
         ("multiport", 1) => multiport(info, view, state),
@@ -99,7 +78,7 @@ pub(super) fn matches(
             Tracking::Before | Tracking::Untracked => Some(Truth::No),
             Tracking::Unknown => None,
         },
-        ("addrtype", 0 | 1) => address_type(revision, info, view),
+        ("addrtype", 1) => address_type(info, view),
         ("iprange", 1) => address_range(info, view, state),
         _ => None,
     };
@@ -107,15 +86,16 @@ pub(super) fn matches(
 }
 
 /// Evaluates a target.
-pub(super) fn target(name: &str, revision: u32, info: &[u8], state: &mut State) -> Step {
-    match name {
+pub(super) fn target(extension: &Extension, state: &mut State) -> Step {
+    let Extension { name, revision, info } = extension;
+    match name.as_str() {
         name if NEUTRAL_TARGETS.contains(&name) => Step::NEXT,
         "ACCEPT" => Step::Verdict(Verdict::Accept),
         "RETURN" => Step::Verdict(Verdict::Return),
         "DROP" | "REJECT" => Step::Drop(name.to_owned()),
         "DNAT" | "SNAT" | "MASQUERADE" | "REDIRECT" | "NETMAP" => Step::Translate(name.to_owned()),
         "MARK" => {
-            let new = long(info, 0).zip(long(info, 4)).filter(|_| revision == 2);
+            let new = long(info, 0).zip(long(info, 4)).filter(|_| *revision == 2);
             state.mark = match new {
                 Some((mark, mask)) => {
                     state.mark.masked(&(!mask).to_ne_bytes(), &mark.to_ne_bytes())
@@ -125,7 +105,7 @@ pub(super) fn target(name: &str, revision: u32, info: &[u8], state: &mut State) 
             Step::NEXT
         }
         "CONNMARK" => {
-            connection_mark(revision, info, state);
+            connection_mark(*revision, info, state);
             Step::NEXT
         }
         "HMARK" => {
@@ -152,25 +132,18 @@ fn unknown_target(name: &str) -> Step {
     Step::Anything { what: name.to_owned(), why: "the effect of this target is not known" }
 }
 
-/// Changes the marks as CONNMARK does. The connection mark is unknown afterwards.
+/// Changes the marks as CONNMARK does (`struct xt_connmark_tginfo2`). The connection mark is unknown
+/// afterwards.
 fn connection_mark(revision: u32, info: &[u8], state: &mut State) {
     const RESTORE: u32 = 2;
-    let mode = match revision {
-        1 => byte(info, 12),
-        2 => byte(info, 14),
-        _ => None,
-    };
-    match mode {
+    match byte(info, 14).filter(|_| revision == 2) {
         Some(RESTORE) if state.tracking == Tracking::Before => {}
         Some(RESTORE) => {
-            // Revision 2 may shift the bits.
-            let is_shifted = revision == 2 && byte(info, 13) != Some(0);
+            let is_shifted = byte(info, 13) != Some(0);
             let changed = long(info, 4).zip(long(info, 8)).filter(|_| !is_shifted);
             let changed = changed.map_or(u32::MAX, |(of_mark, of_packet)| of_mark | of_packet);
-            let (value, known) = state.mark.parts();
-            let kept = (!changed).to_ne_bytes();
-            let known: Vec<u8> = known.iter().zip(kept).map(|(a, b)| a & b).collect();
-            state.mark = Bits::partial(value, &known);
+            let (value, known) = state.mark.number().unwrap_or_default();
+            state.mark = Bits::partial(&value.to_ne_bytes(), &(known & !changed).to_ne_bytes());
         }
         Some(0 | 1) => state.connection_mark = Bits::unknown(4),
         _ => {
@@ -180,91 +153,59 @@ fn connection_mark(revision: u32, info: &[u8], state: &mut State) {
     }
 }
 
-/// Returns whether the packet has one of these states, without those of NAT.
-fn has_state(states: u32, untracked: u32, state: &State) -> Truth {
-    match state.tracking {
-        Tracking::Tracked => (states & STATE_NEW != 0).into(),
-        Tracking::Before => (states & STATE_INVALID != 0).into(),
-        Tracking::Untracked => (states & untracked != 0).into(),
-        Tracking::Unknown => Truth::Unknown,
-    }
-}
-
-/// Returns whether the connection has one of these status bits.
-fn has_status(bits: u32, view: &View<'_>) -> Truth {
-    !view.status().masked(&bits.to_ne_bytes(), &[]).equals(&[0; 4])
-}
-
-/// `struct xt_conntrack_mtinfo1`, 2 and 3.
-fn conntrack(revision: u32, info: &[u8], view: &View<'_>, state: &State) -> Option<Truth> {
+/// `struct xt_conntrack_mtinfo3`.
+fn conntrack(info: &[u8], view: &View<'_>, state: &State) -> Option<Truth> {
     let (flags, inverted) = (short(info, 146)?, short(info, 148)?);
-    let (states, statuses) = match revision {
-        1 => (byte(info, 150)?, byte(info, 151)?),
-        _ => (short(info, 150)?, short(info, 152)?),
-    };
-    let checked = |flag: u32, truth: &mut dyn FnMut() -> Option<Truth>| {
-        if flags & flag == 0 {
-            return Some(Truth::Yes);
-        }
-        Some(truth()?.inverted(inverted & flag != 0))
-    };
+    let (states, statuses) = (short(info, 150)?, short(info, 152)?);
+    let untracked = if states & CONNTRACK_STATE_UNTRACKED != 0 { STATE_UNTRACKED } else { 0 };
+    let plain = states & (CONNTRACK_STATE_SNAT - 1) | untracked;
     let is_tracked = state.tracking == Tracking::Tracked;
-    let mut result = checked(CONNTRACK_STATE, &mut || {
-        let mut truth = has_state(states, CONNTRACK_STATE_UNTRACKED, state);
-        if is_tracked && states & CONNTRACK_STATE_SNAT != 0 {
-            truth = truth | has_status(IPS_SRC_NAT, view);
-        }
-        if is_tracked && states & CONNTRACK_STATE_DNAT != 0 {
-            truth = truth | has_status(IPS_DST_NAT, view);
-        }
-        Some(truth)
-    })?;
-    match state.tracking {
-        Tracking::Tracked => {}
-        Tracking::Unknown => return None,
-        Tracking::Before | Tracking::Untracked => {
-            return Some(result & Truth::from(flags & CONNTRACK_STATE != 0));
+    let mut has_state = state.tracking.state_bits().has_any(plain);
+    for (bit, status) in [(CONNTRACK_STATE_SNAT, IPS_SRC_NAT), (CONNTRACK_STATE_DNAT, IPS_DST_NAT)]
+    {
+        if is_tracked && states & bit != 0 {
+            has_state = has_state | view.status().has_any(status);
         }
     }
-    let packet = view.packet;
-    let has_original_source = view.has_original_source();
-    // The first packet has the original direction.
-    result = result & checked(CONNTRACK_DIRECTION, &mut || Some(Truth::Yes))?;
-    let address = |flag, offset: usize, address: Option<IpAddr>| {
-        checked(flag, &mut || match address {
-            Some(address) => masked_address(info, offset, address),
-            None => Some(Truth::Unknown),
-        })
+    let [original, reply] = [false, true].map(|is_reply| view.tuple(is_reply));
+    let address = |offset: usize, address: Option<IpAddr>| {
+        address.map_or(Some(Truth::Unknown), |address| masked_address(info, offset, address))
     };
-    let source = Some(packet.source);
-    let original_source = source.filter(|_| has_original_source);
-    result = result & address(CONNTRACK_ORIGSRC, 0, original_source)?;
-    result = result & address(CONNTRACK_ORIGDST, 32, Some(packet.original_destination))?;
-    result = result & address(CONNTRACK_REPLSRC, 64, Some(packet.destination))?;
-    result = result & address(CONNTRACK_REPLDST, 96, source)?;
-    result = result
-        & checked(CONNTRACK_PROTO, &mut || {
-            Some((short(info, 136)? == u32::from(packet.protocol)).into())
-        })?;
-    let port = |flag, offset: usize, port: Option<u16>| {
-        checked(flag, &mut || {
-            let Some(port) = port.map(u32::from) else { return Some(Truth::Unknown) };
-            let from = short(info, offset)?;
-            Some(if revision == 3 {
-                (from..=short(info, offset + 16)?).contains(&port).into()
-            } else {
-                (u32::from(u16::from_be(from as u16)) == port).into()
-            })
-        })
+    let port = |offset: usize, port: Option<u16>| {
+        let Some(port) = port else { return Some(Truth::Unknown) };
+        let range = short(info, offset)?..=short(info, offset + 16)?;
+        Some(Truth::from(range.contains(&port.into())))
     };
-    let original_source_port = packet.source_port.filter(|_| has_original_source);
-    result = result & port(CONNTRACK_ORIGSRC_PORT, 138, original_source_port)?;
-    result = result & port(CONNTRACK_ORIGDST_PORT, 140, Some(packet.original_port))?;
-    result = result & port(CONNTRACK_REPLSRC_PORT, 142, Some(packet.port))?;
-    result = result & port(CONNTRACK_REPLDST_PORT, 144, packet.source_port)?;
-    result = result & checked(CONNTRACK_STATUS, &mut || Some(has_status(statuses, view)))?;
-    result = result & checked(CONNTRACK_EXPIRES, &mut || Some(Truth::Unknown))?;
-    Some(result)
+    // In the order of the flags `XT_CONNTRACK_*`.
+    let checks = [
+        has_state,
+        Truth::from(short(info, 136)? == u32::from(view.packet.protocol)),
+        address(0, original.source)?,
+        address(32, Some(original.destination))?,
+        address(64, reply.source)?,
+        address(96, Some(reply.destination))?,
+        view.status().has_any(statuses),
+        // The time until it expires.
+        Truth::Unknown,
+        port(138, original.source_port)?,
+        port(140, original.destination_port)?,
+        port(142, reply.source_port)?,
+        port(144, reply.destination_port)?,
+        // The first packet has the original direction.
+        Truth::Yes,
+    ];
+    let checked = |(bit, truth): (u32, Truth)| match flags & 1 << bit {
+        0 => Truth::Yes,
+        flag => truth.inverted(inverted & flag != 0),
+    };
+    match state.tracking {
+        Tracking::Unknown => None,
+        Tracking::Tracked => {
+            Some((0..).zip(checks).map(checked).fold(Truth::Yes, |all, truth| all & truth))
+        }
+        Tracking::Before | Tracking::Untracked if flags & 1 == 0 => Some(Truth::No),
+        Tracking::Before | Tracking::Untracked => Some(checked((0, has_state))),
+    }
 }
 
 /// Compares an address with one and its mask after it (`union nf_inet_addr`).
@@ -346,33 +287,21 @@ fn marked(info: &[u8], mark: &Bits) -> Option<Truth> {
     Some(mark.masked(&mask.to_ne_bytes(), &[]).equals(&wanted.to_ne_bytes()).inverted(inverted))
 }
 
-/// `struct xt_addrtype_info` and `struct xt_addrtype_info_v1`.
-fn address_type(revision: u32, info: &[u8], view: &View<'_>) -> Option<Truth> {
+/// `struct xt_addrtype_info_v1`.
+fn address_type(info: &[u8], view: &View<'_>) -> Option<Truth> {
     const INVERT_SOURCE: u32 = 1;
     const INVERT_DESTINATION: u32 = 2;
-    let (source, destination) = (short(info, 0)?, short(info, 2)?);
-    let (inverts_source, inverts_destination, is_limited) = match revision {
-        0 => (long(info, 4)? != 0, long(info, 8)? != 0, false),
-        _ => {
-            let flags = long(info, 4)?;
-            // The others limit the search to the routes of an interface.
-            let known = INVERT_SOURCE | INVERT_DESTINATION;
-            (flags & INVERT_SOURCE != 0, flags & INVERT_DESTINATION != 0, flags & !known != 0)
-        }
-    };
+    let (source, destination, flags) = (short(info, 0)?, short(info, 2)?, long(info, 4)?);
+    // The other flags limit the search to the routes of an interface.
+    let is_limited = flags & !(INVERT_SOURCE | INVERT_DESTINATION) != 0;
     let mut result = Truth::Yes;
     if source != 0 {
-        result = result & Truth::Unknown.inverted(inverts_source);
+        result = result & Truth::Unknown;
     }
     if destination != 0 {
-        let kind = match view.is_local() {
-            _ if is_limited => None,
-            Truth::Yes => Some(RTN_LOCAL),
-            Truth::No => Some(RTN_UNICAST),
-            Truth::Unknown => None,
-        };
+        let kind = view.destination_type().filter(|_| !is_limited);
         let truth = kind.map_or(Truth::Unknown, |kind| (destination & 1 << kind != 0).into());
-        result = result & truth.inverted(inverts_destination);
+        result = result & truth.inverted(flags & INVERT_DESTINATION != 0);
     }
     Some(result)
 }

@@ -239,7 +239,6 @@ impl Datagram {
             packet.translated = true;
         }
         let mut known = || random.below(5) != 0;
-        packet.source_port = known().then_some(self.from.port());
         packet.input = known().then(|| Interface::named(["eth0", "veth-pod-2"][self.client]));
         packet.output = known().then(|| Interface::named("veth-pod-1"));
         packet.is_local = known().then_some(false);

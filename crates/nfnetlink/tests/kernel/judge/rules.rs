@@ -49,8 +49,7 @@ fn iptables(netns: &Netns, rule: &str) -> Result<()> {
 
 #[test]
 fn matches_of_nft_are_decoded() -> Result<()> {
-    let input = Interface { name: "eth0".to_owned(), index: Some(2) };
-    let marked = JudgedPacket { mark: 0x10.into(), input: Some(input), ..to_endpoint() };
+    let marked = JudgedPacket { mark: 0x10.into(), ..to_endpoint() };
     let unknown = JudgedPacket { input: None, output: None, is_local: None, ..to_endpoint() };
     let direct = JudgedPacket { translated: false, ..to_endpoint() };
     // A packet from the loopback interface is tracked already.
@@ -59,7 +58,6 @@ fn matches_of_nft_are_decoded() -> Result<()> {
     let v6 = JudgedPacket {
         original_destination: "fd00:10:96::1".parse()?,
         translated: true,
-        source_port: Some(40_000),
         ..JudgedPacket::new(UDP, client, endpoint, 53)
     };
     for (name, packet) in [

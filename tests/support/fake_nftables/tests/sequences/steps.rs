@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use shunt::dataplane::Ownership;
-use shunt_core::model::{Change, Family};
+use shunt_core::model::{Change, Family, Kind};
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{Ipv6, service, slice};
 
@@ -24,7 +24,7 @@ fn life() -> Vec<Step> {
         Step::Learn(0, 7),
         Step::Changes(vec![
             Change::slice(slice(1, Family::V4, &[12])),
-            Change::ServiceGone(service(2).name),
+            Change::Gone(Kind::Service, service(2).name),
         ]),
         Step::Tidy,
         Step::Configure(Options { masquerade_bit: 3, ..Options::default() }),
