@@ -1,64 +1,16 @@
-//! What commands read from shunt's tables: the text of a rule, and the element of a frontend.
+//! What commands read from shunt's tables: the planned form of a rule, and the element of a frontend.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use nfnetlink::nft::{self, DumpedRule, Error, Expr, Kernel, rule_text};
+use nfnetlink::nft::{self, DumpedRule, Error, Expr, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    ChainName, FrontendKey, Key, NodeContext, Rule, Set, Statement, TABLE, base_chains,
-    on_demand_chain,
+    ChainName, FrontendKey, Key, NodeContext, Rule, Set, TABLE, base_chains, on_demand_chain,
 };
 
 use super::codec::{encode_key, table_family};
 use super::listing::look_up;
 use super::translate::expressions;
-
-/// A rule of shunt in the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveRule {
-    /// The matches and actions in the syntax of nft.
-    pub text: String,
-    /// The purpose of the rule.
-    pub comment: Option<Cow<'static, str>>,
-    /// The map of frontends whose verdict the rule follows.
-    pub dispatches: Option<Set>,
-    /// True if the rule translates the destination to a backend.
-    pub balances: bool,
-}
-
-impl LiveRule {
-    fn of(family: Family, rule: &Rule) -> LiveRule {
-        let dispatches = rule.statements.iter().find_map(|statement| match statement {
-            Statement::Dispatch(set) => Some(*set),
-            _ => None,
-        });
-        let balance = |statement: &Statement| {
-            matches!(statement, Statement::Balance(..) | Statement::AffinityLookup)
-        };
-        LiveRule {
-            text: rule_text(table_family(family), &expressions(family, rule)),
-            comment: rule.comment.clone(),
-            dispatches,
-            balances: rule.statements.iter().any(balance),
-        }
-    }
-}
-
-/// Returns the rules of a family that the kernel has like the plan, by their handles. Rules that
-/// another process added or modified are not among them.
-///
-/// # Errors
-/// If the kernel refuses the listing, or commits interrupt every attempt.
-pub fn live_rules(
-    kernel: &mut dyn Kernel,
-    node_context: &NodeContext,
-    family: Family,
-) -> Result<BTreeMap<u64, LiveRule>, Error> {
-    let rules = known_rules(kernel, node_context, family)?.into_iter();
-    let found = rules.filter_map(|(rule, plan)| Some((rule.handle, LiveRule::of(family, &plan?))));
-    Ok(found.collect())
-}
 
 /// Lists the rules of a family, each with the planned rule of its chain that it implements.
 pub(super) fn known_rules(

@@ -35,15 +35,6 @@ impl KernelTables {
         Ok(KernelTables { socket, family, chains, local: HashMap::default() })
     }
 
-    /// Returns the generation of nf_tables: equal before and after several lookups, they saw one
-    /// state.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn generation(&mut self) -> Result<u32, Error> {
-        Ok(self.socket.generation()?.id)
-    }
-
     /// Returns the count of new connections to a frontend, over all clients; `None` if the kernel does
     /// not have it.
     ///

@@ -51,7 +51,7 @@ pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
 pub use event::Event;
-pub use live::{LiveRule, frontend_element, live_rules};
+pub use live::frontend_element;
 pub use lookups::KernelTables;
 pub(crate) use ownership::has_ipv6;
 pub use ownership::{Ownership, has_owned_tables};

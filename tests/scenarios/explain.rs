@@ -34,6 +34,7 @@ impl Explanation {
             "dropped" => (3, Some(Expected::Dropped)),
             "not-a-service" => (4, Some(Expected::Unhandled)),
             "unknown" => (1, None),
+            "partial" => (5, None),
             _ => bail!("{verdict:?} is no verdict"),
         };
         let mut explanation = Self { verdict, status, ..Self::default() };

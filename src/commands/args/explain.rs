@@ -28,15 +28,32 @@ pub struct Explain {
     /// The network namespace of the client: a process ID in it, a name as in `ip netns`, or a path.
     #[arg(long, value_name = "PID|NAME|PATH")]
     pub netns: Option<PathBuf>,
-    /// Also send one packet as the client would, and follow it. The client is the node, or --netns.
-    #[arg(long, conflicts_with_all = ["manifests", "with", "at"])]
-    pub probe: bool,
+    /// Also send one packet as the client would, and follow it; `all`: until each endpoint had one.
+    /// The client is the node, or --netns.
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "one",
+        conflicts_with_all = ["manifests", "with", "at"]
+    )]
+    pub probe: Option<Probes>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub objects: ObjectArguments,
+}
+
+/// The endpoints that are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Probes {
+    /// The one that the kernel chooses.
+    One,
+    /// Each that it may choose.
+    All,
 }
 
 /// A destination: address, port and protocol.

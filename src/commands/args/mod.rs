@@ -21,7 +21,7 @@ pub use check::Check;
 pub use diff::Diff;
 use history::moment;
 
-pub use explain::{Destination, Explain};
+pub use explain::{Destination, Explain, Probes};
 pub use history::History;
 pub use meta::{Completion, Man, ShowVersion};
 pub use services::{Services, Sort};

@@ -9,12 +9,11 @@ use shunt_core::plan::FrontendKey;
 
 use super::report::ServiceExplanation;
 use super::{
-    Client, Explanation, Facts, Probe, Subject, Verdict, Way, explain as explain_packet,
-    of_service, packet,
+    Client, Explanation, Facts, Subject, Verdict, Way, explain as explain_packet, of_service,
 };
 use crate::agent::Failure;
 use crate::agent::kernel_errors;
-use crate::commands::args::{Destination, Explain};
+use crate::commands::args::{Destination, Explain, Probes};
 use crate::commands::history;
 use crate::commands::objects::{place, service_port, settled};
 use crate::commands::output;
@@ -73,9 +72,6 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     if !is_certain {
         explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
     }
-    if arguments.probe {
-        explanation.frontends.iter_mut().try_for_each(|frontend| probe(arguments, frontend))?;
-    }
     explanation.judge();
     match (&about, &explanation.frontends[..]) {
         (About::Destination(_), [only]) => output(arguments.output, only)?,
@@ -85,15 +81,6 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         0 => Ok(()),
         code => Err(Failure::Result(code)),
     }
-}
-
-/// Sends the packet of an explanation, once, and adds the result.
-fn probe(arguments: &Explain, explanation: &mut Explanation) -> anyhow::Result<()> {
-    let to = &explanation.packet;
-    let client = client(arguments, to.destination)?;
-    let packet = packet(&client, to.destination, to.protocol, to.port);
-    Probe::send(&packet, &client)?.tell(explanation);
-    Ok(())
 }
 
 fn client(arguments: &Explain, to: IpAddr) -> anyhow::Result<Client> {
@@ -116,18 +103,21 @@ impl Asked<'_> {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let client = Client::assumed(self.arguments.from, node, to.address);
-            let packet = packet(&client, to.address, to.protocol, to.port);
+            let packet = client.packet(to);
             return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
         let client = client(self.arguments, to.address)?;
-        let packet = packet(&client, to.address, to.protocol, to.port);
+        let packet = client.packet(to);
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
-        let way = Way::in_kernel(&packet, &mut tables).map_err(kernel_errors::explain)?;
+        let way = Way::of(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
-        let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
+        let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
+        if let Some(which) = self.arguments.probe {
+            facts.probe(&packet, &client, which == Probes::All)?;
+        }
         Ok(explain_packet(&packet, subject, Some(&way), &facts))
     }
 

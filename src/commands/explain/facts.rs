@@ -1,6 +1,6 @@
 //! What the kernel says about a packet and its endpoints, beside shunt's tables.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
@@ -9,18 +9,14 @@ use nfnetlink::route::{
     route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Code, Finding, Packet, Tables};
-use shunt_core::model::{Backend, Family};
-use shunt_core::plan::FrontendKey;
+use shunt_core::explain::{Code, Entry, Finding, Packet, Tables};
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{FrontendKey, TABLE};
 
 use super::others::Others;
-use super::{Client, Origin, Way};
+use super::{Client, Probe, Way};
 use crate::dataplane::KernelTables;
 
-/// The maximum number of endpoints whose route and connections are read.
-const MAX_ENDPOINTS: usize = 256;
-/// The maximum number of endpoints for which the chains of other programs are judged.
-const MAX_JUDGED: usize = 16;
 /// The pause after which an unanswered connection counts as waiting: a reply takes less.
 const REPLY: Duration = Duration::from_millis(40);
 
@@ -37,6 +33,8 @@ pub struct Facts {
     pub before: Passing,
     /// True if the destination is an address of the node, which gets what no rule translates.
     pub is_for_node: bool,
+    /// What became of packets that were sent.
+    pub probes: Vec<Probe>,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
 }
@@ -64,6 +62,8 @@ pub struct EndpointFacts {
     pub tracked: Tracked,
     /// The verdict of other programs' chains.
     pub others: Passing,
+    /// The packet that was sent to it.
+    pub probe: Option<Probe>,
 }
 
 /// The way to an endpoint, behind the translation.
@@ -149,6 +149,8 @@ pub enum Passing {
     May(String),
     /// A chain may translate it, and then shunt's rules do not see it.
     MayTranslate(String),
+    /// A chain excludes it from connection tracking, and then no rule translates it.
+    Untracked(String),
 }
 
 impl Passing {
@@ -160,8 +162,13 @@ impl Passing {
             Passing::Rejects(by) => ("rejects", by, Code::ForeignDrop),
             Passing::May(by) => ("may drop", by, Code::ForeignDropPossible),
             Passing::MayTranslate(by) => ("may translate", by, Code::ForeignTranslationPossible),
+            Passing::Untracked(by) => ("does not track", by, Code::Untracked),
         };
-        Some(Finding::new(code, format!("another program {does} {what}: {by}")))
+        let mut text = format!("another program {does} {what}: {by}");
+        if code == Code::Untracked {
+            text += "; no rule translates an untracked packet, and it goes to the address itself";
+        }
+        Some(Finding::new(code, text))
     }
 }
 
@@ -171,7 +178,6 @@ impl Facts {
     #[must_use]
     pub fn gather(
         packet: &Packet,
-        client: &Client,
         way: &Way,
         frontend: Option<FrontendKey>,
         mark: u32,
@@ -196,10 +202,10 @@ impl Facts {
             Err(error) => facts.unknown.push(format!("connection tracking: {error}")),
         }
         let mark = if way.walk.marked.is_some() { mark } else { 0 };
-        for (choice, tracked) in choices.iter().zip(tracked).take(MAX_ENDPOINTS) {
-            let reach = reach(packet, client, choice.backend, mark, &links);
-            let others = Passing::Passes;
-            facts.endpoints.push(EndpointFacts { backend: choice.backend, reach, tracked, others });
+        for (choice, tracked) in choices.iter().zip(tracked) {
+            let reach = reach(packet, choice.backend, mark, &links);
+            let (backend, others) = (choice.backend, Passing::Passes);
+            facts.endpoints.push(EndpointFacts { backend, reach, tracked, others, probe: None });
         }
         if let Err(error) = facts.judge_others(packet, mark, &links) {
             facts.before = Passing::May(format!("chains that could not be read: {error}"));
@@ -217,12 +223,64 @@ impl Facts {
     ) -> Result<(), nfnetlink::nft::Error> {
         let mut others = Others::list(packet, links)?;
         self.before = others.before(packet)?;
-        for EndpointFacts { backend, reach, others: passing, .. } in
-            self.endpoints.iter_mut().take(MAX_JUDGED)
-        {
+        for EndpointFacts { backend, reach, others: passing, .. } in &mut self.endpoints {
             *passing = others.behind(packet, *backend, reach, mark)?;
         }
         Ok(())
+    }
+
+    /// Sends a packet, or as many as it takes until each endpoint has got one.
+    ///
+    /// # Errors
+    /// If none can be sent, or the kernel does not trace it.
+    pub fn probe(&mut self, packet: &Packet, client: &Client, all: bool) -> anyhow::Result<()> {
+        // The choice is random: so many find each endpoint almost certainly.
+        let attempts = if all { 20 + 10 * self.endpoints.len() } else { 1 };
+        for _ in 0..attempts {
+            let asked =
+                |to: SocketAddr| self.endpoints.iter().any(|it| it.probe.is_some() && it.is_at(to));
+            let Some(probe) = Probe::send(packet, client, asked)? else { continue };
+            if !self.learn(probe) || self.endpoints.iter().all(|it| it.probe.is_some()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces what may happen by what the kernel did. Returns true if an endpoint got the packet.
+    fn learn(&mut self, probe: Probe) -> bool {
+        self.probes.push(probe.clone());
+        let Some(trace) = &probe.trace else { return false };
+        let end = trace.steps.last().filter(|step| step.verdict == "drop");
+        let by = || trace.by.clone().unwrap_or_default();
+        let passing = match end {
+            // What shunt's rules do is known.
+            Some(end) if end.table == TABLE => return false,
+            Some(_) if trace.outcome == "refused" => Passing::Rejects(by()),
+            Some(_) => Passing::Drops(by()),
+            None => Passing::Passes,
+        };
+        let at = |it: &&mut EndpointFacts| trace.backend.is_some_and(|to| it.is_at(to));
+        let endpoint = self.endpoints.iter_mut().find(at);
+        let is_met = endpoint.is_some();
+        let passing = match endpoint {
+            Some(endpoint) => {
+                endpoint.others = passing;
+                endpoint.probe = Some(probe);
+                Passing::Passes
+            }
+            None => passing,
+        };
+        if !matches!(self.before, Passing::Untracked(_)) {
+            self.before = passing;
+        }
+        is_met
+    }
+}
+
+impl EndpointFacts {
+    fn is_at(&self, to: SocketAddr) -> bool {
+        self.backend == Backend { address: to.ip(), port: to.port() }
     }
 }
 
@@ -255,12 +313,16 @@ fn conntrack(
             }
         })?;
     }
-    // Datagrams without an answer are normal.
-    if packet.protocol == shunt_core::model::Protocol::Tcp.number() && !unanswered.is_empty() {
+    if packet.protocol == Protocol::Udp.number() {
+        // Some datagrams have no answer, where others have.
+        let silent = tracked.iter_mut().filter(|it| it.answered == 0);
+        silent.for_each(|it| it.waiting = it.unanswered);
+    } else if !unanswered.is_empty() {
         std::thread::sleep(REPLY);
         for (place, connection) in unanswered {
             let again = conntrack.get(connection.protocol, &connection.original)?;
-            let still = again.is_some_and(|it| it.is_unanswered() && it.reply == connection.reply);
+            // An entry that is gone has timed out, or the endpoint has refused.
+            let still = again.is_none_or(|it| it.is_unanswered() && it.reply == connection.reply);
             tracked[place].waiting += usize::from(still);
         }
     }
@@ -283,25 +345,26 @@ fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
     Ok(found)
 }
 
-fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &[Link]) -> Reach {
-    let input = match &client.origin {
-        Origin::Interface(interface) => interface.as_ref().map(|interface| interface.index),
-        Origin::Node => None,
+fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach {
+    let input = match &packet.entry {
+        Entry::Interface(Some(name)) => links.iter().find(|link| link.name == **name),
+        _ => None,
     };
-    let is_own = client.origin == Origin::Node;
+    let input = input.map(|link| link.index);
+    let is_own = packet.entry == Entry::Node;
     // Without the interface of arrival, the kernel can judge only packets of the node.
     let source = (is_own || input.is_some()).then_some(packet.source);
     let query = RouteQuery { destination: backend.address, source, input, mark };
     let route = match route_to(query) {
         Ok(RouteAnswer::Route(route)) => route,
         Ok(RouteAnswer::Refused(errno)) => {
-            return refusal(errno, backend.address, is_own || forwards(packet, client));
+            return refusal(errno, backend.address, is_own || forwards(packet));
         }
         Err(_) => return Reach::Unknown,
     };
     match route.kind {
         RouteKind::Local => return Reach::Local,
-        RouteKind::Unicast if is_own || forwards(packet, client) => {}
+        RouteKind::Unicast if is_own || forwards(packet) => {}
         RouteKind::Unicast => return forwarding_is_off(),
         other => {
             let reason = format!(
@@ -326,10 +389,10 @@ fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &
 
 /// Returns true if the node forwards packets that arrive there. The kernel's answer about a route
 /// says it for IPv4 only.
-fn forwards(packet: &Packet, client: &Client) -> bool {
-    let file = match (packet.family(), &client.origin) {
-        (Family::V4, Origin::Interface(Some(interface))) => {
-            format!("/proc/sys/net/ipv4/conf/{}/forwarding", interface.name)
+fn forwards(packet: &Packet) -> bool {
+    let file = match (packet.family(), &packet.entry) {
+        (Family::V4, Entry::Interface(Some(interface))) => {
+            format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
         }
         (Family::V4, _) => "/proc/sys/net/ipv4/ip_forward".to_owned(),
         (Family::V6, _) => "/proc/sys/net/ipv6/conf/all/forwarding".to_owned(),

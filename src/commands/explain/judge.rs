@@ -2,17 +2,23 @@
 
 use std::net::SocketAddr;
 
+use nix::errno::Errno;
 use serde::Serialize;
-use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
+use shunt_core::explain::{Choice, Code, End, Entry, Finding, Packet, Reasons};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
+use super::probe::Outcome;
+use super::{Probe, Way};
 use crate::serve::status::{Source, Status};
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
+
+/// What the way of a packet may depend on.
+pub(super) const INTERFACE: &str =
+    "the interface on which the packet arrives is unknown: assumed not to be a pod's";
 
 /// What becomes of a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -20,6 +26,8 @@ const LATE: f64 = 2.0;
 pub enum Verdict {
     /// An endpoint gets it.
     Delivered,
+    /// Some endpoints that it may get are reachable, and others are not.
+    Partial,
     /// The client gets an error at once.
     Refused,
     /// No endpoint gets it, and the client gets no answer.
@@ -39,22 +47,17 @@ impl Verdict {
             Verdict::Refused | Verdict::Dropped => 3,
             Verdict::NotAService => 4,
             Verdict::Unknown => 1,
+            Verdict::Partial => 5,
         }
     }
 }
 
-/// The fate of a connection that gets one of the endpoints.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Fate {
-    Delivered,
-    /// It does not arrive, without an answer.
-    Lost,
-    /// It does not arrive, and the client gets an error.
-    Refused,
-    Unknown,
-}
+/// The verdict, the findings, and the verdicts on endpoints.
+pub type Judgement = (Verdict, Vec<Finding>, Vec<Verdict>);
 
-/// Judges a packet, and returns the findings, most important first. `way` is its way through the kernel's tables, or the planned one without them.
+/// Judges a packet, and returns the findings, most important first, and the verdicts on the
+/// endpoints that the connection may get. `way` is its way through the kernel's tables, or the
+/// planned one without them.
 #[must_use]
 pub fn judge(
     packet: &Packet,
@@ -63,8 +66,9 @@ pub fn judge(
     planned: &Way,
     facts: &Facts,
     status: Option<&Status>,
-) -> (Verdict, Vec<Finding>) {
-    let mut findings = Vec::new();
+) -> Judgement {
+    let mut endpoints = Vec::new();
+    let mut judge = Judge { packet, reasons, way, facts, findings: Vec::new() };
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
     let verdict = match &way.walk.end {
@@ -72,219 +76,287 @@ pub fn judge(
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
         _ if !is_programmed => Verdict::Unknown,
-        _ if reasons.is_proxied => proxied(packet, reasons, status, &mut findings),
+        _ if reasons.is_proxied => judge.proxied(status),
         // The node itself may answer, or another program may translate the packet instead.
         End::Untouched | End::NoTable if reasons.target.is_some() => {
             let may_translate = status.is_some_and(|status| status.kube_proxy.has_rules());
             // Only an address of the cluster has no other owner outside of it.
             let is_cluster_ip =
                 reasons.target.as_ref().is_some_and(|it| it.kind == FrontendKind::ClusterIp);
-            match may_translate || facts.is_for_node || !is_cluster_ip {
-                true => Verdict::Unknown,
-                false => Verdict::Dropped,
+            match facts.before {
+                Passing::Untracked(_) if facts.is_for_node => Verdict::NotAService,
+                _ if may_translate || facts.is_for_node || !is_cluster_ip => Verdict::Unknown,
+                _ => Verdict::Dropped,
             }
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
         End::Translated { choices, lost, .. } => {
-            translated(packet, reasons, choices, *lost, way, facts, &mut findings)
+            let fates = choices.iter().enumerate();
+            endpoints = fates.map(|(place, choice)| judge.fate(place, choice)).collect();
+            // What finds no slot is not translated.
+            if *lost > 0.0 { Verdict::Unknown } else { joined(&endpoints) }
         }
     };
-    findings.extend(reasons.findings.iter().cloned());
+    judge.findings.extend(reasons.findings.iter().cloned());
     // A change that waits, or that the kernel refuses, explains a difference.
     let is_explained = state
         .iter()
         .any(|finding| matches!(finding.code, Code::NotCommittedYet | Code::Quarantined));
     if !is_explained && !way.agrees_with(planned) {
-        findings.insert(0, Finding::new(Code::KernelDiffers, difference(way)));
+        judge.first(Code::KernelDiffers, difference(way));
     }
-    let verdict = before(facts, verdict, &mut findings);
-    let verdict = full_table(facts, verdict, &mut findings);
+    let verdict = judge.elsewhere(verdict);
+    let verdict = judge.before(verdict);
+    let verdict = judge.full_table(verdict);
+    let mut findings = judge.findings;
     findings.extend(state);
-    findings.extend(
-        way.walk
-            .assumptions
-            .iter()
-            .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
-    );
-    (verdict, findings)
+    if way.walk.assumes_interface {
+        findings.push(Finding::new(Code::Assumed, INTERFACE));
+    }
+    (verdict, findings, endpoints)
 }
 
-/// Judges a connection to the agent's proxy on a loopback address.
-fn proxied(
-    packet: &Packet,
-    reasons: &Reasons,
-    status: Option<&Status>,
-    findings: &mut Vec<Finding>,
-) -> Verdict {
-    let address = SocketAddr::new(packet.destination, packet.port).to_string();
-    let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
-    if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
-        let text = format!(
-            "the agent cannot listen on {address}: {}; if another process holds the port, it \
+/// What is known of a packet, and the findings so far.
+struct Judge<'a> {
+    packet: &'a Packet,
+    reasons: &'a Reasons,
+    way: &'a Way,
+    facts: &'a Facts,
+    findings: Vec<Finding>,
+}
+
+impl Judge<'_> {
+    /// Adds a finding that is more important than all before.
+    fn first(&mut self, code: Code, text: String) {
+        self.findings.insert(0, Finding::new(code, text));
+    }
+
+    fn find(&mut self, code: Code, text: String) {
+        let finding = Finding::new(code, text);
+        if !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.packet.protocol == Protocol::Udp.number()
+    }
+
+    /// Judges a connection to the agent's proxy on a loopback address.
+    fn proxied(&mut self, status: Option<&Status>) -> Verdict {
+        let address = SocketAddr::new(self.packet.destination, self.packet.port).to_string();
+        let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
+        if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
+            let text = format!(
+                "the agent cannot listen on {address}: {}; if another process holds the port, it \
              answers",
-            unbound.reason
-        );
-        findings.push(Finding::new(Code::LoopbackPortTaken, text));
-        return Verdict::Unknown;
-    }
-    match reasons.endpoints.iter().any(|view| view.used) {
-        true => Verdict::Delivered,
-        false => Verdict::Refused,
-    }
-}
-
-/// Returns the verdict with regard to the fill level of connection tracking.
-fn full_table(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
-    let Some(conntrack) = facts.conntrack.filter(|it| it.is_full) else { return verdict };
-    let effect = match conntrack.has_evictable {
-        true => "may drop",
-        false => "drops",
-    };
-    let text = format!(
-        "connection tracking is full ({} of {} entries), so the kernel {effect} new connections: \
-         raise net.netfilter.nf_conntrack_max",
-        conntrack.usage.entries,
-        conntrack.usage.limit.unwrap_or(0)
-    );
-    findings.insert(0, Finding::new(Code::ConntrackFull, text));
-    match (verdict, conntrack.has_evictable) {
-        (Verdict::Delivered | Verdict::Unknown, false) => Verdict::Dropped,
-        (Verdict::Delivered, true) => Verdict::Unknown,
-        (verdict, _) => verdict,
-    }
-}
-
-/// Returns the verdict with regard to other programs' chains before shunt's rules.
-fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
-    let Some(finding) = facts.before.finding("the packet before shunt's rules") else {
-        return verdict;
-    };
-    let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
-    let judged = match &facts.before {
-        _ if verdict == Verdict::NotAService => return verdict,
-        Passing::Drops(_) => Verdict::Dropped,
-        Passing::Rejects(_) => Verdict::Refused,
-        // A rule that may drop the packet does not make it arrive.
-        Passing::May(_) if has_no_service => verdict,
-        _ => Verdict::Unknown,
-    };
-    // A possible cause comes behind the certain ones.
-    let place = if judged == verdict && has_no_service { findings.len() } else { 0 };
-    findings.insert(place, finding);
-    judged
-}
-
-/// Judges a translated packet by the fates of its possible endpoints.
-fn translated(
-    packet: &Packet,
-    reasons: &Reasons,
-    choices: &[Choice],
-    lost: f64,
-    way: &Way,
-    facts: &Facts,
-    findings: &mut Vec<Finding>,
-) -> Verdict {
-    let (mut delivered, mut refused, mut unknown) = (0, 0, 0);
-    for (place, choice) in choices.iter().enumerate() {
-        let masquerade = way.masquerades.get(place).copied().flatten();
-        let facts = facts.endpoints.get(place);
-        let is_local = reasons
-            .endpoints
-            .iter()
-            .any(|view| view.is_local && view.address == choice.backend.address);
-        match fate(packet, choice, is_local, masquerade, facts, findings) {
-            Fate::Delivered => delivered += 1,
-            Fate::Lost => {}
-            Fate::Refused => refused += 1,
-            Fate::Unknown => unknown += 1,
+                unbound.reason
+            );
+            self.find(Code::LoopbackPortTaken, text);
+            return Verdict::Unknown;
+        }
+        match self.reasons.endpoints.iter().any(|view| view.used) {
+            true => Verdict::Delivered,
+            false => Verdict::Refused,
         }
     }
-    match (delivered, unknown) {
-        // What finds no slot is not translated.
-        _ if lost > 0.0 => Verdict::Unknown,
-        (0, 0) if refused == choices.len() => Verdict::Refused,
-        (0, 0) => Verdict::Dropped,
-        (all, _) if all == choices.len() => Verdict::Delivered,
-        // The random choice decides.
-        _ => Verdict::Unknown,
-    }
-}
 
-/// Judges what the packet meets on its way to the endpoint, in this order.
-fn fate(
-    packet: &Packet,
-    choice: &Choice,
-    is_local: bool,
-    masquerade: Option<Masquerade>,
-    facts: Option<&EndpointFacts>,
-    findings: &mut Vec<Finding>,
-) -> Fate {
-    let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
-    let mut find = |finding: Finding| {
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
-    };
-    let unreachable = |text| Finding::new(Code::EndpointUnreachable, text);
-    let mut fate = Fate::Delivered;
-    if let Some(EndpointFacts { reach, others, .. }) = facts {
-        if *reach == Reach::Unknown {
-            let text = format!("the route to endpoint {backend} could not be read");
-            find(unreachable(text));
-            fate = Fate::Unknown;
-        } else if let Some(obstacle) = reach.obstacle() {
-            find(unreachable(format!("endpoint {backend} is unreachable: {obstacle}")));
-            return match reach {
-                Reach::Refused { answers: true, .. } => Fate::Refused,
-                _ => Fate::Lost,
-            };
-        } else if let Some(router) = reach.default_router().filter(|_| is_local) {
-            find(unreachable(format!(
-                "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
-                 default route to {router}: is its pod gone?"
-            )));
-            fate = Fate::Unknown;
-        } else if let Some(finding) = others.finding(&format!("packets to endpoint {backend}")) {
-            find(finding);
-            fate = match others {
-                Passing::Drops(_) => return Fate::Lost,
-                Passing::Rejects(_) => return Fate::Refused,
-                _ => Fate::Unknown,
-            };
-        }
-    }
-    let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
-    if is_hairpin && masquerade.is_none() {
+    /// Returns the verdict with regard to the fill level of connection tracking.
+    fn full_table(&mut self, verdict: Verdict) -> Verdict {
+        let Some(conntrack) = self.facts.conntrack.filter(|it| it.is_full) else { return verdict };
+        let effect = match conntrack.has_evictable {
+            true => "may drop",
+            false => "drops",
+        };
         let text = format!(
-            "the client is the endpoint {backend} itself, and nothing masquerades the connection: \
+            "connection tracking is full ({} of {} entries), so the kernel {effect} new connections: \
+         raise net.netfilter.nf_conntrack_max",
+            conntrack.usage.entries,
+            conntrack.usage.limit.unwrap_or(0)
+        );
+        self.first(Code::ConntrackFull, text);
+        match (verdict, conntrack.has_evictable) {
+            (Verdict::Delivered | Verdict::Partial | Verdict::Unknown, false) => Verdict::Dropped,
+            (Verdict::Delivered | Verdict::Partial, true) => Verdict::Unknown,
+            (verdict, _) => verdict,
+        }
+    }
+
+    /// Returns the verdict with regard to other programs' chains before shunt's rules.
+    fn before(&mut self, verdict: Verdict) -> Verdict {
+        let Some(finding) = self.facts.before.finding("the packet before shunt's rules") else {
+            return verdict;
+        };
+        let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
+        let judged = match &self.facts.before {
+            Passing::Untracked(_) => verdict,
+            _ if verdict == Verdict::NotAService => return verdict,
+            Passing::Drops(_) => Verdict::Dropped,
+            Passing::Rejects(_) => Verdict::Refused,
+            // A rule that may drop the packet does not make it arrive.
+            Passing::May(_) if has_no_service => verdict,
+            _ => Verdict::Unknown,
+        };
+        // A possible cause comes behind the certain ones.
+        let is_extra = judged == verdict && has_no_service && finding.code != Code::Untracked;
+        let place = if is_extra { self.findings.len() } else { 0 };
+        self.findings.insert(place, finding);
+        judged
+    }
+
+    /// Judges a probe that no endpoint of the Service got.
+    fn elsewhere(&mut self, verdict: Verdict) -> Verdict {
+        let Some(Probe { outcome, trace: Some(trace), .. }) = self.facts.probes.first() else {
+            return verdict;
+        };
+        if verdict == Verdict::NotAService
+            || self.facts.endpoints.iter().any(|it| it.probe.is_some())
+        {
+            return verdict;
+        }
+        if let Some(foreign) = trace.backend {
+            let text = format!(
+                "another program translated the connection to {foreign}, which is no endpoint of the \
+             Service: see `shunt trace`"
+            );
+            self.first(Code::ForeignTranslation, text);
+        }
+        match outcome {
+            // The agent itself has answered.
+            Outcome::Answered if self.reasons.is_proxied => Verdict::Delivered,
+            Outcome::Answered => Verdict::Unknown,
+            Outcome::Refused(_) => Verdict::Refused,
+            // A server need not answer an empty datagram.
+            Outcome::NoAnswer if self.is_datagram() => verdict,
+            Outcome::NoAnswer => Verdict::Dropped,
+        }
+    }
+
+    /// Judges an endpoint by the packet that was sent to it. A datagram without an answer decides
+    /// nothing.
+    fn probed(&mut self, backend: SocketAddr, facts: &EndpointFacts) -> Option<Verdict> {
+        let Probe { outcome, trace, .. } = facts.probe.as_ref()?;
+        let trace = trace.as_ref()?;
+        let reason = trace.reason.as_deref().unwrap_or("the trace shows no reason");
+        let unreachable = |reason: &str| {
+            (Code::EndpointUnreachable, format!("endpoint {backend} is unreachable: {reason}"))
+        };
+        let verdict = match outcome {
+            Outcome::Answered => return Some(Verdict::Delivered),
+            Outcome::Refused(_) => Verdict::Refused,
+            Outcome::NoAnswer => Verdict::Dropped,
+        };
+        let foreign = facts.others.finding(&format!("packets to endpoint {backend}"));
+        let (code, text) = match (foreign, outcome) {
+            (Some(foreign), _) => (foreign.code, foreign.text),
+            (None, Outcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH))) => {
+                unreachable(errno.desc())
+            }
+            (None, Outcome::Refused(_)) => {
+                let text = format!(
+                    "endpoint {backend} refuses the connection: nothing listens on that port, or a \
+                 firewall rejects it"
+                );
+                (Code::EndpointRefuses, text)
+            }
+            (None, _) if trace.outcome == "lost" => unreachable(reason),
+            (None, _) if self.is_datagram() => return None,
+            (None, _) => (
+                Code::EndpointNotAnswering,
+                format!("endpoint {backend} does not answer: {reason}"),
+            ),
+        };
+        self.find(code, text);
+        Some(verdict)
+    }
+
+    /// Judges what the packet meets on its way to the endpoint, in this order.
+    fn fate(&mut self, place: usize, choice: &Choice) -> Verdict {
+        let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
+        let facts = self.facts.endpoints.get(place);
+        if let Some(verdict) = facts.and_then(|facts| self.probed(backend, facts)) {
+            return verdict;
+        }
+        let mut views = self.reasons.endpoints.iter();
+        let is_local = views.any(|view| view.is_local && view.address == choice.backend.address);
+        let mut fate = Verdict::Delivered;
+        if let Some(EndpointFacts { reach, others, .. }) = facts {
+            if *reach == Reach::Unknown {
+                let text = format!("the route to endpoint {backend} could not be read");
+                self.find(Code::EndpointUnreachable, text);
+                fate = Verdict::Unknown;
+            } else if let Some(obstacle) = reach.obstacle() {
+                let text = format!("endpoint {backend} is unreachable: {obstacle}");
+                self.find(Code::EndpointUnreachable, text);
+                return match reach {
+                    Reach::Refused { answers: true, .. } => Verdict::Refused,
+                    _ => Verdict::Dropped,
+                };
+            } else if let Some(router) = reach.default_router().filter(|_| is_local) {
+                let text = format!(
+                    "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
+                 default route to {router}: is its pod gone?"
+                );
+                self.find(Code::EndpointUnreachable, text);
+                fate = Verdict::Unknown;
+            } else if let Some(finding) = others.finding(&format!("packets to endpoint {backend}"))
+            {
+                self.find(finding.code, finding.text);
+                fate = match others {
+                    Passing::Drops(_) => return Verdict::Dropped,
+                    Passing::Rejects(_) => return Verdict::Refused,
+                    _ => Verdict::Unknown,
+                };
+            }
+        }
+        let packet = self.packet;
+        let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
+        if is_hairpin && self.way.masquerades.get(place).copied().flatten().is_none() {
+            let text = format!(
+                "the client is the endpoint {backend} itself, and nothing masquerades the connection: \
              its answers would not come back through the node; does the EndpointSlice name this \
              node in nodeName?"
-        );
-        find(Finding::new(Code::HairpinWithoutMasquerade, text));
-        // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
-        let is_received =
-            packet.family() == Family::V6 && packet.protocol == Protocol::Udp.number();
-        // A rule that may refuse it comes first.
-        return if is_received || fate == Fate::Unknown { Fate::Unknown } else { Fate::Lost };
-    }
-    let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
-    if let Some(tracked) = tracked.filter(|_| fate == Fate::Delivered) {
-        let text = format!(
-            "endpoint {backend} has not answered {} tracked connections, but {} others; --probe \
-             shows whether it answers now",
-            tracked.waiting,
-            match tracked.answered {
-                0 => "no".to_owned(),
-                answered => format!("answered {answered}"),
-            }
-        );
-        // An entry stays for two minutes, even if its client has given up and the endpoint is back.
-        find(Finding::new(Code::EndpointNotAnswering, text));
-        if tracked.answered == 0 {
-            fate = Fate::Unknown;
+            );
+            self.find(Code::HairpinWithoutMasquerade, text);
+            // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
+            let is_received = packet.family() == Family::V6 && self.is_datagram();
+            // A rule that may refuse it comes first.
+            return if is_received || fate == Verdict::Unknown {
+                Verdict::Unknown
+            } else {
+                Verdict::Dropped
+            };
         }
+        let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
+        if let Some(tracked) = tracked.filter(|_| fate == Verdict::Delivered) {
+            let text = format!(
+                "endpoint {backend} has not answered {} tracked connections, but {}; --probe \
+             shows whether it answers now",
+                tracked.waiting,
+                match tracked.answered {
+                    0 => "no others".to_owned(),
+                    answered => format!("answered {answered} others, which may be older"),
+                }
+            );
+            // An entry stays for two minutes, even if its client has given up and the endpoint is back.
+            self.find(Code::EndpointNotAnswering, text);
+            fate = Verdict::Unknown;
+        }
+        fate
     }
-    fate
+}
+
+/// Joins the verdicts on all endpoints that the random choice may give.
+fn joined(fates: &[Verdict]) -> Verdict {
+    let has = |verdict| fates.contains(&verdict);
+    let is_lost = has(Verdict::Refused) || has(Verdict::Dropped);
+    match (has(Verdict::Delivered), is_lost, has(Verdict::Unknown)) {
+        (true, true, _) => Verdict::Partial,
+        (_, _, true) => Verdict::Unknown,
+        (true, false, _) => Verdict::Delivered,
+        _ if has(Verdict::Dropped) => Verdict::Dropped,
+        _ => Verdict::Refused,
+    }
 }
 
 /// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.
@@ -387,13 +459,14 @@ mod tests {
             frontend: FrontendKey::Address(packet.destination, Protocol::Tcp, 80),
             lost: 0.0,
         };
-        let walk = Walk { end, marked: None, assumptions: Vec::new(), elements: Vec::new() };
+        let walk = Walk { end, marked: None, assumes_interface: false };
         let way = Way { walk, masquerades: vec![None] };
         let verdict = |entries, limit, has_evictable| {
             let usage = Usage { entries, limit: Some(limit) };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
             let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
-            let (verdict, findings) = judge(&packet, &Reasons::default(), &way, &way, &facts, None);
+            let (verdict, findings, _) =
+                judge(&packet, &Reasons::default(), &way, &way, &facts, None);
             (verdict, findings.iter().map(|it| it.code).collect::<Vec<Code>>())
         };
         assert_eq!(verdict(99, 100, false), (Verdict::Delivered, vec![]));

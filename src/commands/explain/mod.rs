@@ -19,24 +19,20 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use shunt_core::explain::{
-    Choice, Code, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
-    masquerade, node_port_addresses, reasons, walk, why_ignored,
+    Choice, Code, End, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims, masquerade,
+    node_port_addresses, reasons, walk, why_ignored,
 };
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
 use crate::commands::objects::place;
-use crate::dataplane::KernelTables;
 use crate::serve::query::Objects;
 
-pub use facts::Facts;
+pub use facts::{Facts, Passing};
 pub use judge::{Verdict, judge};
 pub use probe::Probe;
 pub use report::Explanation;
-pub use source::{Client, Origin};
-
-/// How often a walk through the kernel's tables is repeated when other transactions interfere.
-const ATTEMPTS: usize = 10;
+pub use source::Client;
 
 /// What an explanation is made of.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +55,12 @@ pub struct Way {
 }
 
 impl Way {
-    fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
+    /// Follows a packet. If other transactions change the kernel's tables meanwhile, the way may differ
+    /// from the plan; the caller looks again then.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
         let walk = walk(packet, tables)?;
         let masquerades = walk
             .choices()
@@ -78,26 +79,6 @@ impl Way {
             Ok(way) => way,
             Err(impossible) => match impossible {},
         }
-    }
-
-    /// Returns the way by the tables in the kernel, which do not change during it.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn in_kernel(
-        packet: &Packet,
-        tables: &mut KernelTables,
-    ) -> Result<Way, nfnetlink::nft::Error> {
-        let mut before = tables.generation()?;
-        for _ in 1..ATTEMPTS {
-            let way = Way::of(packet, tables)?;
-            let after = tables.generation()?;
-            if before == after {
-                return Ok(way);
-            }
-            before = after;
-        }
-        Way::of(packet, tables)
     }
 
     /// Returns true if both lead to the same outcome with the same probabilities. A client's last
@@ -134,8 +115,14 @@ pub fn explain(
     kernel: Option<&Way>,
     facts: &Facts,
 ) -> Explanation {
-    let planned = Way::planned(packet, subject.desired);
-    let way = kernel.unwrap_or(&planned);
+    let mut planned = Way::planned(packet, subject.desired);
+    let is_untracked = matches!(facts.before, Passing::Untracked(_));
+    if is_untracked {
+        // All rules that decide about a Service are in chains for address translation.
+        planned.walk.end = End::Untouched;
+        planned.masquerades.clear();
+    }
+    let way = kernel.filter(|_| !is_untracked).unwrap_or(&planned);
     let reasons = reasons(packet, subject.store, subject.desired, &way.walk);
     let status = subject.agent.map(|agent| &agent.status);
     let judgement = judge(packet, &reasons, way, &planned, facts, status);
@@ -189,16 +176,4 @@ fn of_service(
         }
     }
     (frontends, findings)
-}
-
-/// Makes the first packet of a connection to a destination.
-#[must_use]
-pub fn packet(client: &Client, destination: IpAddr, protocol: u8, port: u16) -> Packet {
-    let entry = match &client.origin {
-        Origin::Node => Entry::Node,
-        Origin::Interface(interface) => {
-            Entry::Interface(interface.as_ref().map(|it| it.name.as_str().into()))
-        }
-    };
-    Packet { source: client.address, destination, protocol, port, entry }
 }

@@ -2,6 +2,7 @@
 
 use nfnetlink::nft::{
     AttachedChain, Error, Interface, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
+    rule_text,
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;
@@ -40,7 +41,8 @@ struct Passage<'a> {
     packet: JudgedPacket,
     /// The bits of the mark that are shunt's.
     own_mark: u32,
-    /// The first chain that may drop or translate the packet.
+    /// The first chain that may drop or translate the packet, or the one that excludes it from
+    /// connection tracking.
     doubt: Option<Passing>,
 }
 
@@ -191,17 +193,30 @@ impl<'a> Passage<'a> {
                 // shunt's own chain clears its bit there.
                 self.packet.mark.known &= !self.own_mark;
             }
+            // Address translation works by connection tracking.
+            if self.packet.untracked && chain.kind == "nat" {
+                continue;
+            }
             let judgement = self.others.socket.judge(&chain, &self.packet)?;
             self.packet.mark = judgement.mark;
             // Before shunt does.
             if let Some(place) = judgement.translation.filter(|_| !self.packet.translated) {
-                self.doubt.get_or_insert(Passing::MayTranslate(name(&chain, &place)));
+                let by = self.name(&chain, &place);
+                if judgement.untracked {
+                    self.packet.untracked = true;
+                    self.doubt = Some(Passing::Untracked(by));
+                } else {
+                    self.doubt.get_or_insert(Passing::MayTranslate(by));
+                }
             }
             match judgement.passing {
                 Judged::Passes => {}
-                Judged::Drops(place) => return Ok(Some(dropped(&chain, &place))),
+                Judged::Drops(place) => {
+                    let by = self.name(&chain, &place);
+                    return Ok(Some(dropped(by, &place)));
+                }
                 Judged::May { place, why } => {
-                    let text = format!("{} ({why})", name(&chain, &place));
+                    let text = format!("{}; {why}", self.name(&chain, &place));
                     self.doubt.get_or_insert(Passing::May(text));
                 }
             }
@@ -209,20 +224,26 @@ impl<'a> Passage<'a> {
         Ok(None)
     }
 
+    /// Describes a place, by the text of its rule.
+    fn name(&mut self, chain: &AttachedChain, place: &Place) -> String {
+        let AttachedChain { family, table, .. } = chain;
+        let rule = place.rule.and_then(|handle| {
+            let rule = self.others.socket.rule(*family, table, &place.chain, handle);
+            Some(rule_text(self.packet.family(), &rule.ok()??.exprs))
+        });
+        let rule = rule.map(|rule| format!(" (`{rule}`)")).unwrap_or_default();
+        format!("{place}{rule} of table {family} {table} at {}", chain.hook_name())
+    }
+
     fn end(self) -> Passing {
         self.doubt.unwrap_or_default()
     }
 }
 
-fn dropped(chain: &AttachedChain, place: &Place) -> Passing {
-    let by = name(chain, place);
+fn dropped(by: String, place: &Place) -> Passing {
     if place.what.to_lowercase().contains("reject") {
         Passing::Rejects(by)
     } else {
         Passing::Drops(by)
     }
-}
-
-fn name(chain: &AttachedChain, place: &Place) -> String {
-    format!("{place} of table {} {} at {}", chain.family, chain.table, chain.hook_name())
 }

@@ -1,6 +1,7 @@
-//! The probe: one connection attempt as the client would make it, followed in connection tracking.
+//! The probe: one connection attempt as the client would make it, traced through all rules.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,24 +11,25 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nfnetlink::conntrack::{Conntrack, NewConnections, Tuple};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
-use shunt_core::explain::{Code, Finding, Packet};
+use shunt_core::explain::{Entry, Packet};
 use shunt_core::model::Protocol;
 
-use super::judge::Verdict;
-use super::report::{EndpointReport, Explanation, ProbeReport};
+use super::Client;
 use super::source::within;
-use super::{Client, Origin};
+use crate::agent::kernel_errors;
+use crate::commands::trace::{self, Tracer};
 
 /// How long the probe waits for an answer: the time of three SYNs.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long it waits for an answer to a datagram, which may need none.
 const UDP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a packet takes to its endpoint at most, as far as this node sees it.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// The result of a probe.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,10 +38,21 @@ pub struct Probe {
     pub client: SocketAddr,
     /// What the client saw.
     pub outcome: Outcome,
-    /// The endpoint that the kernel chose; `None` without a translation.
-    pub endpoint: Option<SocketAddr>,
+    /// The way of the packet; `None` if the kernel told nothing of it.
+    pub trace: Option<trace::Report>,
     /// The time from the first packet to the outcome.
     pub took: Duration,
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let took = self.took.as_secs_f64();
+        match &self.outcome {
+            Outcome::Answered => write!(f, "answered after {:.1} ms", took * 1000.0),
+            Outcome::Refused(errno) => write!(f, "the client got: {}", errno.desc()),
+            Outcome::NoAnswer => write!(f, "no answer within {took:.0} s"),
+        }
+    }
 }
 
 /// What the client of a probe saw.
@@ -54,19 +67,24 @@ pub enum Outcome {
 }
 
 impl Probe {
-    /// Sends the packet and waits for what comes back.
+    /// Sends the packet, follows it, and waits for what comes back. Returns `None` as soon as it is
+    /// clear that the packet has gone to an endpoint that was asked before.
     ///
     /// # Errors
-    /// If the packet cannot be sent from there.
-    pub fn send(packet: &Packet, client: &Client) -> anyhow::Result<Probe> {
+    /// If the packet cannot be sent from there, or the kernel does not trace it.
+    pub fn send(
+        packet: &Packet,
+        client: &Client,
+        was_asked: impl Fn(SocketAddr) -> bool,
+    ) -> anyhow::Result<Option<Probe>> {
         let protocol =
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
         let to = SocketAddr::new(packet.destination, packet.port);
-        let namespace = match (&client.namespace, &client.origin) {
+        let namespace = match (&client.namespace, &client.entry) {
             (Some(path), _) => Some(path.clone()),
-            (None, Origin::Node) => None,
-            (None, Origin::Interface(_)) => {
+            (None, Entry::Node) => None,
+            (None, Entry::Interface(_)) => {
                 Some(namespace_of(packet.source).with_context(|| {
                     format!(
                         "no network namespace on this node has {}: give --netns of the client, or run \
@@ -76,158 +94,85 @@ impl Probe {
                 })?)
             }
         };
-        // Connection tracking forgets a refused attempt at once, so the entry is caught as it begins.
-        let mut begun = NewConnections::open();
+        let socket = match namespace {
+            Some(path) => within(&path, || open(protocol, from))?,
+            None => open(protocol, from),
+        };
+        let socket = socket.context("the probe cannot be sent")?;
+        let own = socket.local_addr()?;
+        let target = trace::Target { to, protocol, from: Some(own), count: 1 };
+        let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
+        let mut tracer = Tracer::begin(target).map_err(traced)?;
         let start = Instant::now();
-        let sent = match namespace {
-            Some(path) => within(&path, || attempt(protocol, from, to))?,
-            None => attempt(protocol, from, to),
+        let is_repeated = || {
+            // A packet that is not seen yet is not known.
+            let destination = tracer.destination().ok().flatten();
+            destination.is_some_and(&was_asked)
         };
+        let outcome = attempt(&socket, protocol, to, is_repeated);
         let took = start.elapsed();
-        let (own, outcome) = sent.context("the probe cannot be sent")?;
-        let original = Tuple { source: own, destination: to };
-        let mut entry = None;
-        if let Ok(begun) = &mut begun {
-            // Lost notifications leave the lookup.
-            let _ = begun.take(|connection| {
-                if connection.protocol == packet.protocol && connection.original == original {
-                    entry = Some(connection);
-                }
-            });
-        }
-        if entry.is_none() {
-            let found = Conntrack::open()
-                .and_then(|mut conntrack| conntrack.get(packet.protocol, &original));
-            entry = found.ok().flatten();
-        }
-        // A connection without an entry has met no translation that connection tracking confirms.
-        let endpoint = entry.filter(|entry| entry.is_translated()).map(|entry| entry.reply.source);
-        Ok(Probe { client: own, outcome, endpoint, took })
-    }
-
-    /// Adds the result to an explanation: it decides the verdict.
-    pub fn tell(&self, explanation: &mut Explanation) {
-        let to = match self.endpoint {
-            Some(endpoint) => format!("chose {endpoint}"),
-            None => "was not translated".to_owned(),
-        };
-        let took = self.took.as_secs_f64();
-        let is_datagram = explanation.packet.protocol == Protocol::Udp.number();
-        let what = if is_datagram { "an empty datagram" } else { "a SYN" };
-        let (result, outcome) = match &self.outcome {
-            Outcome::Answered => ("answered", format!("answered after {:.1} ms", took * 1000.0)),
-            Outcome::Refused(errno) => ("refused", format!("the client got: {}", errno.desc())),
-            Outcome::NoAnswer => ("no-answer", format!("no answer within {took:.0} s")),
-        };
-        let text = format!("{what} from {} {to}, {outcome}", self.client);
-        explanation.probe =
-            Some(ProbeReport { result, text, endpoint: self.endpoint, seconds: took });
-        let is_own = |endpoint: SocketAddr| {
-            let is_used = |it: &EndpointReport| {
-                it.view.used
-                    && (it.view.address, it.view.port) == (endpoint.ip(), Some(endpoint.port()))
-            };
-            explanation.affinity.endpoint == Some(endpoint)
-                || explanation.endpoints.iter().any(is_used)
-        };
-        let verdict = match (&self.outcome, self.endpoint) {
-            (outcome, Some(foreign)) if !is_own(foreign) => {
-                let text = format!(
-                    "another program translated the connection to {foreign}, which is no endpoint \
-                     of the Service: see `shunt trace`"
-                );
-                let verdict = match outcome {
-                    Outcome::Answered => Verdict::Unknown,
-                    Outcome::Refused(_) => Verdict::Refused,
-                    Outcome::NoAnswer => Verdict::Dropped,
-                };
-                Some((verdict, Some((Code::ForeignTranslation, text))))
-            }
-            (Outcome::Answered, Some(_)) => Some((Verdict::Delivered, None)),
-            // The agent itself has answered.
-            (Outcome::Answered, None) if explanation.has(Code::LoopbackProxy) => {
-                Some((Verdict::Delivered, None))
-            }
-            // Another program has answered, and no endpoint of the Service.
-            (Outcome::Answered, None) => Some((Verdict::Unknown, None)),
-            (
-                Outcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH)),
-                Some(endpoint),
-            ) => {
-                let text = format!("endpoint {endpoint} is unreachable: {}", errno.desc());
-                Some((Verdict::Refused, Some((Code::EndpointUnreachable, text))))
-            }
-            (Outcome::Refused(_), Some(endpoint)) => {
-                let text = format!(
-                    "endpoint {endpoint} refuses the connection: nothing listens on that port, or a \
-                     firewall rejects it"
-                );
-                Some((Verdict::Refused, Some((Code::EndpointRefuses, text))))
-            }
-            (Outcome::Refused(_), None) => Some((Verdict::Refused, None)),
-            // A server need not answer an empty datagram.
-            (Outcome::NoAnswer, _) if is_datagram => None,
-            (Outcome::NoAnswer, Some(endpoint)) => {
-                let text = format!("endpoint {endpoint} does not answer");
-                Some((Verdict::Dropped, Some((Code::EndpointNotAnswering, text))))
-            }
-            (Outcome::NoAnswer, None) => Some((Verdict::Dropped, None)),
-        };
-        if let Some((verdict, finding)) = verdict
-            && explanation.verdict != Verdict::NotAService
-        {
-            explanation.verdict = verdict;
-            if let Some((code, text)) = finding {
-                explanation.findings.retain(|finding| finding.code != code);
-                explanation.findings.insert(0, Finding::new(code, text));
-            }
-        }
+        let Some(outcome) = outcome.context("the probe cannot be sent")? else { return Ok(None) };
+        let trace = tracer.report().map_err(traced)?;
+        Ok(Some(Probe { client: own, outcome, trace, took }))
     }
 }
 
-/// Makes the attempt from the network namespace of this thread. Returns the client's own address.
-fn attempt(
-    protocol: Protocol,
-    from: SocketAddr,
-    to: SocketAddr,
-) -> io::Result<(SocketAddr, Outcome)> {
-    let family = match to {
+/// Opens a socket of the client in the network namespace of this thread.
+fn open(protocol: Protocol, from: SocketAddr) -> io::Result<UdpSocket> {
+    let family = match from {
         SocketAddr::V4(_) => AddressFamily::Inet,
         SocketAddr::V6(_) => AddressFamily::Inet6,
     };
-    let (kind, number, timeout) = match protocol {
-        Protocol::Tcp => (SockType::Stream, SockProtocol::Tcp, TCP_TIMEOUT),
-        Protocol::Udp => (SockType::Datagram, SockProtocol::Udp, UDP_TIMEOUT),
-        Protocol::Sctp => (SockType::Stream, SockProtocol::Sctp, TCP_TIMEOUT),
+    let (kind, number) = match protocol {
+        Protocol::Tcp => (SockType::Stream, SockProtocol::Tcp),
+        Protocol::Udp => (SockType::Datagram, SockProtocol::Udp),
+        Protocol::Sctp => (SockType::Stream, SockProtocol::Sctp),
     };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, kind, flags, number)?;
     bind(socket.as_raw_fd(), &SockaddrStorage::from(from))?;
-    let connected = connect(socket.as_raw_fd(), &SockaddrStorage::from(to));
-    // What it is used for below, sockets of all protocols can do.
-    let socket = UdpSocket::from(socket);
-    let own = socket.local_addr()?;
-    let failure = |error: io::Error| refusal(Errno::try_from(error)?);
-    let connected = match connected {
-        Err(Errno::EINPROGRESS) => {
-            if !wait(&socket, PollFlags::POLLOUT, timeout)? {
-                return Ok((own, Outcome::NoAnswer));
-            }
-            socket.take_error()?
+    // What it is used for, sockets of all protocols can do.
+    Ok(UdpSocket::from(socket))
+}
+
+/// Makes the attempt. Returns `None` if `is_repeated` after a moment.
+fn attempt(
+    socket: &UdpSocket,
+    protocol: Protocol,
+    to: SocketAddr,
+    mut is_repeated: impl FnMut() -> bool,
+) -> io::Result<Option<Outcome>> {
+    let timeout = if protocol == Protocol::Udp { UDP_TIMEOUT } else { TCP_TIMEOUT };
+    let mut awaited = |event| -> io::Result<Option<bool>> {
+        if wait(socket, event, MOMENT)? {
+            return Ok(Some(true));
         }
+        if is_repeated() { Ok(None) } else { wait(socket, event, timeout - MOMENT).map(Some) }
+    };
+    let failure = |error: io::Error| refusal(Errno::try_from(error)?).map(Some);
+    let connected = match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Err(Errno::EINPROGRESS) => match awaited(PollFlags::POLLOUT)? {
+            Some(true) => socket.take_error()?,
+            Some(false) => return Ok(Some(Outcome::NoAnswer)),
+            None => return Ok(None),
+        },
         Err(errno) => Some(errno.into()),
         Ok(()) => None,
     };
-    let outcome = match connected {
-        Some(error) => failure(error)?,
-        None if protocol != Protocol::Udp => Outcome::Answered,
-        None => match socket.send(&[]) {
-            Err(error) => failure(error)?,
-            Ok(_) if !wait(&socket, PollFlags::POLLIN, timeout)? => Outcome::NoAnswer,
-            Ok(_) => socket.take_error()?.map_or(Ok(Outcome::Answered), failure)?,
-        },
-    };
-    Ok((own, outcome))
+    if let Some(error) = connected {
+        return failure(error);
+    }
+    if protocol != Protocol::Udp {
+        return Ok(Some(Outcome::Answered));
+    }
+    if let Err(error) = socket.send(&[]) {
+        return failure(error);
+    }
+    match awaited(PollFlags::POLLIN)? {
+        Some(true) => socket.take_error()?.map_or(Ok(Some(Outcome::Answered)), failure),
+        Some(false) => Ok(Some(Outcome::NoAnswer)),
+        None => Ok(None),
+    }
 }
 
 /// Converts the error of an attempt into an outcome, if it came from the network.

@@ -5,12 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 use shunt_core::explain::{
-    Assumption, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
+    Choice, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
 };
+use shunt_core::model::Protocol;
 
-use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
-use super::judge::Verdict;
-use super::{Way, text};
+use super::facts::{Facts, Passing, Reach, Tracked};
+use super::judge::{INTERFACE, Judgement, Verdict};
+use super::probe::Outcome;
+use super::{Probe, Way, text};
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
 
@@ -113,6 +115,10 @@ pub struct EndpointReport {
     /// What the objects say about it.
     #[serde(flatten)]
     pub view: EndpointView,
+    /// What becomes of a connection that gets it; `None` if none does.
+    pub verdict: Option<Verdict>,
+    /// What the probe saw of it.
+    pub probe: Option<String>,
     /// The way to it, as text.
     pub route: Option<String>,
     /// Why packets do not arrive, if something speaks against it.
@@ -129,7 +135,7 @@ pub struct EndpointReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
-    /// `answered`, `refused`, `no-answer` or `failed`.
+    /// `answered`, `refused` or `no-answer`.
     pub result: &'static str,
     /// The result as a sentence.
     pub text: String,
@@ -137,6 +143,34 @@ pub struct ProbeReport {
     pub endpoint: Option<SocketAddr>,
     /// The time from the first packet to the answer, in seconds.
     pub seconds: f64,
+    /// The way of the packet, as `shunt trace` shows it.
+    pub trace: Option<crate::commands::trace::Report>,
+}
+
+impl ProbeReport {
+    fn of(probe: &Probe, packet: &Packet) -> ProbeReport {
+        let Probe { client, outcome, trace, took } = probe;
+        let endpoint = trace.as_ref().and_then(|trace| trace.backend);
+        let to = match endpoint {
+            Some(endpoint) => format!("chose {endpoint}"),
+            None => "was not translated".to_owned(),
+        };
+        let by = trace.as_ref().and_then(|trace| trace.by.as_ref());
+        let by = by.map(|by| format!("; it ended at {by}")).unwrap_or_default();
+        let is_datagram = packet.protocol == Protocol::Udp.number();
+        let what = if is_datagram { "an empty datagram" } else { "a SYN" };
+        ProbeReport {
+            result: match outcome {
+                Outcome::Answered => "answered",
+                Outcome::Refused(_) => "refused",
+                Outcome::NoAnswer => "no-answer",
+            },
+            text: format!("{what} from {client} {to}, {probe}{by}"),
+            endpoint,
+            seconds: took.as_secs_f64(),
+            trace: trace.clone(),
+        }
+    }
 }
 
 impl Explanation {
@@ -147,7 +181,7 @@ impl Explanation {
         reasons: Reasons,
         way: &Way,
         facts: &Facts,
-        (verdict, findings): (Verdict, Vec<Finding>),
+        (verdict, findings, fates): Judgement,
         from_kernel: bool,
     ) -> Explanation {
         let target = reasons.target.as_ref();
@@ -183,15 +217,19 @@ impl Explanation {
             },
             masquerade: MasqueradeReport { applies: reason.is_some(), reason },
             connections: facts.connections,
-            endpoints: reasons.endpoints.iter().map(|view| endpoint(view, facts)).collect(),
+            endpoints: reasons
+                .endpoints
+                .iter()
+                .map(|view| endpoint(view, way, facts, &fates))
+                .collect(),
             findings,
-            probe: None,
+            probe: facts.probes.first().map(|probe| ProbeReport::of(probe, packet)),
             changes: Vec::new(),
             unknown: facts.unknown.clone(),
             from_kernel,
         };
-        if way.walk.assumptions.contains(&Assumption::Interface) && from_kernel {
-            explanation.unknown.push(Assumption::Interface.to_string());
+        if way.walk.assumes_interface && from_kernel {
+            explanation.unknown.push(INTERFACE.to_owned());
         }
         explanation
     }
@@ -223,15 +261,16 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoint(view: &EndpointView, facts: &Facts) -> EndpointReport {
-    let is_it = |facts: &&EndpointFacts| {
-        let backend = facts.backend;
+fn endpoint(view: &EndpointView, way: &Way, facts: &Facts, fates: &[Verdict]) -> EndpointReport {
+    let is_it = |choice: &Choice| {
+        let backend = choice.backend;
         view.used && backend.address == view.address && Some(backend.port) == view.port
     };
-    let facts = facts.endpoints.iter().find(is_it);
+    let place = way.walk.choices().iter().position(is_it);
+    let facts = place.and_then(|place| facts.endpoints.get(place));
     let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
         (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
-        (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
+        (_, Tracked { waiting: waiting @ 1.., .. }) if facts.probe.is_none() => {
             let text = format!("no answer to {waiting} tracked connections");
             Some((text, "connection tracking"))
         }
@@ -241,6 +280,8 @@ fn endpoint(view: &EndpointView, facts: &Facts) -> EndpointReport {
     let (obstacle, obstacle_source) = reach.or(others).unzip();
     EndpointReport {
         view: view.clone(),
+        verdict: place.and_then(|place| fates.get(place).copied()),
+        probe: facts.and_then(|facts| facts.probe.as_ref()).map(ToString::to_string),
         route: facts.and_then(|facts| route(&facts.reach)),
         obstacle,
         obstacle_source,

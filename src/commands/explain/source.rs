@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use nfnetlink::route::{Link, Route, RouteAnswer, RouteKind, RouteQuery, links, route_to};
 use nix::sched::{CloneFlags, setns};
+use shunt_core::explain::{Entry, Packet};
 use shunt_core::model::Family;
 
 use crate::agent::netns;
+use crate::commands::args::Destination;
 
 /// The client of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,18 +20,9 @@ pub struct Client {
     /// The source address.
     pub address: IpAddr,
     /// Where its packets enter the node's rules.
-    pub origin: Origin,
+    pub entry: Entry,
     /// The network namespace of the client, if it was given.
     pub namespace: Option<PathBuf>,
-}
-
-/// Where packets of a client enter the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// The node itself sends them.
-    Node,
-    /// They arrive on this interface; `None` if no route leads back to the client.
-    Interface(Option<Link>),
 }
 
 const UNREAD: &str = "cannot read routes and interfaces";
@@ -42,15 +35,19 @@ impl Client {
     pub fn find(from: Option<IpAddr>, to: IpAddr) -> Result<Client> {
         let Some(address) = from else {
             let address = source_for("this node", to)?;
-            return Ok(Client { address, origin: Origin::Node, namespace: None });
+            return Ok(Client { address, entry: Entry::Node, namespace: None });
         };
         same_family(address, to)?;
-        let origin = match route_to(RouteQuery::to(address)).context(UNREAD)? {
-            RouteAnswer::Route(route) if route.kind == RouteKind::Local => Origin::Node,
-            RouteAnswer::Route(route) => Origin::Interface(interface(route.output)?),
-            RouteAnswer::Refused(_) => Origin::Interface(None),
+        let entry = match route_to(RouteQuery::to(address)).context(UNREAD)? {
+            RouteAnswer::Route(route) if route.kind == RouteKind::Local => Entry::Node,
+            RouteAnswer::Route(route) => {
+                let links = links().context(UNREAD)?;
+                let link = links.iter().find(|link| Some(link.index) == route.output);
+                Entry::Interface(link.map(|link| link.name.as_str().into()))
+            }
+            RouteAnswer::Refused(_) => Entry::Interface(None),
         };
-        Ok(Client { address, origin, namespace: None })
+        Ok(Client { address, entry, namespace: None })
     }
 
     /// Returns the client that runs in a network namespace: its address as the kernel would choose
@@ -75,10 +72,10 @@ impl Client {
         same_family(address, to)?;
         let mut client = Client::find(Some(address), to)?;
         // Without a better knowledge, a packet arrives where the answer leaves.
-        if let Origin::Interface(interface) = &mut client.origin
+        if let Entry::Interface(interface) = &mut client.entry
             && let Some(arrives_on) = arrival(peer)?
         {
-            *interface = Some(arrives_on);
+            *interface = Some(arrives_on.name.as_str().into());
         }
         client.namespace = Some(path);
         Ok(client)
@@ -92,10 +89,6 @@ fn arrival(peer: Option<u32>) -> Result<Option<Link>> {
     let by_index = |index: u32| links.iter().find(|link| link.index == index);
     let here = peer.and_then(by_index).filter(|link| link.kind.as_deref() == Some("veth"));
     Ok(here.map(|here| here.master.and_then(by_index).unwrap_or(here).clone()))
-}
-
-fn interface(index: Option<u32>) -> Result<Option<Link>> {
-    Ok(links().context(UNREAD)?.into_iter().find(|link| Some(link.index) == index))
 }
 
 fn same_family(from: IpAddr, to: IpAddr) -> Result<()> {
@@ -149,8 +142,15 @@ impl Client {
         };
         Client {
             address: from.or(node).unwrap_or(unspecified),
-            origin: if from.is_some() { Origin::Interface(None) } else { Origin::Node },
+            entry: if from.is_some() { Entry::Interface(None) } else { Entry::Node },
             namespace: None,
         }
+    }
+
+    /// Returns the first packet of a connection.
+    #[must_use]
+    pub fn packet(&self, Destination { address, port, protocol }: Destination) -> Packet {
+        let (source, entry) = (self.address, self.entry.clone());
+        Packet { source, destination: address, protocol, port, entry }
     }
 }

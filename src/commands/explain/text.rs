@@ -14,31 +14,36 @@ use crate::serve::escape;
 /// The maximum number of endpoints in the text; JSON has all.
 const MAX_ENDPOINTS: usize = 20;
 
+/// The maximum number of endpoints in the first line.
+const MAX_NAMES: usize = 4;
+
 /// Returns the verdict and its main reason as a sentence.
 pub(super) fn summary(explanation: &Explanation) -> String {
     let reason = explanation.findings.first().map(|finding| finding.text.as_str());
     match (explanation.verdict, reason) {
         (Verdict::Delivered, reason) => {
-            let to =
-                match explanation.endpoints.iter().filter(|endpoint| endpoint.view.used).count() {
-                    1 => "to the only endpoint".to_owned(),
-                    all => format!("to one of {all} endpoints"),
-                };
+            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.view.used);
+            let names: Vec<String> = used.map(tested).collect();
+            let to = match &names[..] {
+                [only] => format!("to the only endpoint {only}"),
+                all => {
+                    let more = if all.len() > MAX_NAMES { ", …" } else { "" };
+                    let names = all[..all.len().min(MAX_NAMES)].join(", ");
+                    format!("to one of {} endpoints: {names}{more}", all.len())
+                }
+            };
             match reason {
                 Some(reason) => format!("{to}; {reason}"),
                 None => to,
             }
         }
-        (Verdict::Unknown, Some(reason)) => {
-            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.view.used);
-            let (blocked, free): (Vec<_>, Vec<_>) =
-                used.partition(|endpoint| endpoint.obstacle.is_some());
-            match (blocked.len(), free.len()) {
-                (0, _) | (_, 0) => reason.to_owned(),
-                (_, free_count) => {
-                    let all = blocked.len() + free_count;
-                    format!("{free_count} of {all} endpoints can be reached; {reason}")
-                }
+        (Verdict::Unknown | Verdict::Partial, Some(reason)) => {
+            let fates: Vec<_> = explanation.endpoints.iter().filter_map(|it| it.verdict).collect();
+            let reached = fates.iter().filter(|fate| **fate == Verdict::Delivered).count();
+            match (reached, fates.len()) {
+                (0, _) => reason.to_owned(),
+                (reached, all) if reached == all => reason.to_owned(),
+                (reached, all) => format!("{reached} of {all} endpoints can be reached; {reason}"),
             }
         }
         (Verdict::NotAService, None) => "no Service has this destination".to_owned(),
@@ -47,10 +52,18 @@ pub(super) fn summary(explanation: &Explanation) -> String {
     }
 }
 
+/// Returns the name of an endpoint, and whether anything shows that it answers.
+fn tested(endpoint: &EndpointReport) -> String {
+    let has_answered = endpoint.answered.is_some_and(|count| count > 0);
+    let is_tested = has_answered || endpoint.probe.is_some();
+    format!("{}{}", name(&endpoint.view), if is_tested { "" } else { " (not tested)" })
+}
+
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verdict::Delivered => "DELIVERED",
+            Verdict::Partial => "PARTIAL",
             Verdict::Refused => "REFUSED",
             Verdict::Dropped => "DROPPED",
             Verdict::NotAService => "NOT A SERVICE",
@@ -191,6 +204,7 @@ fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
     {
         (Some(why), ..) => (format!("not used: {}", why.text()), "EndpointSlice"),
         _ if !view.used => ("not used".to_owned(), "rules"),
+        _ if endpoint.probe.is_some() => (endpoint.probe.clone().unwrap_or_default(), "probe"),
         (_, Some(obstacle), ..) => {
             (obstacle.clone(), endpoint.obstacle_source.unwrap_or("rtnetlink"))
         }

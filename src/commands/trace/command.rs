@@ -1,20 +1,18 @@
 //! `shunt trace`: follows real packets through all rules.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use anyhow::{Context, anyhow};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::json;
-use shunt_core::model::Store;
-use shunt_core::plan::{NodeContext, Options};
 
 use super::follow::follow;
 use super::{Report, Target};
 use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Format, Trace as Arguments};
 use crate::commands::{output, print, written};
-use crate::serve::query::{NoAnswer, Selection, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.
 const NOT_DELIVERED: u8 = 3;
@@ -27,7 +25,8 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     }
     // Before the table exists, so that no signal ends the process without its deletion.
     let stop = signals().context("cannot receive signals")?;
-    let target = Target { to, protocol, from: arguments.from, count: arguments.count };
+    let from = arguments.from.map(|from| SocketAddr::new(from, 0));
+    let target = Target { to, protocol, from, count: arguments.count };
     let text = arguments.output.is_text();
     let mut reports: Vec<Report> = Vec::new();
     let mut printed = Ok(());
@@ -37,7 +36,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         }
         reports.push(report);
     };
-    let is_stopped = follow(&target, arguments.timeout, &node_context(&target), stop.as_fd(), each)
+    let is_stopped = follow(&target, arguments.timeout, stop.as_fd(), each)
         .map_err(kernel_errors::explain)
         .context("cannot trace packets")?;
     printed?;
@@ -63,22 +62,4 @@ fn signals() -> nix::Result<SignalFd> {
     asked.add(Signal::SIGHUP);
     asked.thread_block()?;
     SignalFd::with_flags(&asked, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-}
-
-/// Returns the inputs of the agent's plan. Without an agent, rules that depend on its configuration
-/// are shown by their numbers.
-fn node_context(target: &Target) -> NodeContext {
-    let selection = Selection::Address { address: target.to.ip(), port: target.to.port() };
-    let unknown = || NodeContext::of(&Store::new(), &Options::default(), "");
-    match ask_objects(selection) {
-        Ok(objects) => {
-            let (_, desired) = objects.planned();
-            desired.node_context().map_or_else(unknown, |found| NodeContext::clone(found))
-        }
-        Err(NoAnswer::NoAgent) => unknown(),
-        Err(error) => {
-            tracing::warn!(%error, "rules that depend on the configuration are shown by number");
-            unknown()
-        }
-    }
 }

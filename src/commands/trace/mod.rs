@@ -4,8 +4,7 @@
 //! (`TraceTable`), the way of each packet from the events of the kernel (`Packets`), and the
 //! [`Report`] about it.
 //!
-//! Must not know: the objects of the cluster. Rules of shunt are recognised by the plan of the
-//! running agent, which the caller asks for.
+//! Must not know: the objects of the cluster. It works without an agent.
 
 pub(in crate::commands) mod command;
 mod follow;
@@ -14,23 +13,25 @@ mod report;
 mod table;
 mod text;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use nfnetlink::nft::{PacketHeader, TraceEvent};
 use serde::Serialize;
 use shunt_core::model::Protocol;
 
+pub(super) use follow::Tracer;
+
 /// The packets to trace.
-struct Target {
+pub(super) struct Target {
     /// The destination address and port, as the client sends it.
-    to: SocketAddr,
+    pub(super) to: SocketAddr,
     /// The transport protocol.
-    protocol: Protocol,
-    /// The source address; `None` for every source.
-    from: Option<IpAddr>,
+    pub(super) protocol: Protocol,
+    /// The source address, and its port unless that is 0; `None` for every source.
+    pub(super) from: Option<SocketAddr>,
     /// The number of clients: of each, only the first packet counts.
-    count: u32,
+    pub(super) count: u32,
 }
 
 /// A traced packet.
@@ -97,58 +98,58 @@ enum Outcome {
 /// What became of a packet, and its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+pub struct Report {
     /// The source, as the packet arrived.
-    source: SocketAddr,
+    pub source: SocketAddr,
     /// The destination, as the packet arrived.
-    destination: SocketAddr,
+    pub destination: SocketAddr,
     /// The transport protocol.
-    protocol: String,
+    pub protocol: String,
     /// The interface on which the packet arrived; `null` for a packet of the node itself.
-    input: Option<String>,
+    pub input: Option<String>,
     /// The rules and policies that it met, in their order.
-    steps: Vec<StepReport>,
+    pub steps: Vec<StepReport>,
     /// The service port, as `namespace/name:port`.
-    service: Option<String>,
+    pub service: Option<String>,
     /// The backend, if NAT changed the destination.
-    backend: Option<SocketAddr>,
+    pub backend: Option<SocketAddr>,
     /// The source as it was seen last, if NAT changed it.
-    translated_source: Option<SocketAddr>,
+    pub translated_source: Option<SocketAddr>,
     /// The interface by which the packet left the node.
-    output: Option<String>,
+    pub output: Option<String>,
     /// `delivered`, `refused`, `dropped` or `lost`.
-    outcome: &'static str,
+    pub outcome: &'static str,
     /// The rule, policy or endpoint that ended the way.
-    by: Option<String>,
+    pub by: Option<String>,
     /// Why, as far as it is known.
-    reason: Option<String>,
+    pub reason: Option<String>,
     /// True if a reply came back, false if none came within three seconds; `null` if the packet was
     /// not delivered.
-    answered: Option<bool>,
+    pub answered: Option<bool>,
 }
 
 /// A rule or policy that a packet met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct StepReport {
+pub struct StepReport {
     /// The hook of the base chain; empty if it is unknown.
-    hook: String,
+    pub hook: String,
     /// The family of the table.
-    family: String,
+    pub family: String,
     /// The table.
-    table: String,
+    pub table: String,
     /// The chain.
-    chain: String,
+    pub chain: String,
     /// The number of the rule; `null` for the policy of the chain.
-    handle: Option<u64>,
-    /// The rule in the syntax of nft, for rules of shunt.
-    rule: Option<String>,
+    pub handle: Option<u64>,
+    /// The rule in the syntax of nft; `null` for a policy, or if the rule is gone.
+    pub rule: Option<String>,
     /// The comment of the rule.
-    comment: Option<String>,
+    pub comment: Option<String>,
     /// The verdict.
-    verdict: String,
+    pub verdict: String,
     /// The element that gave the verdict: its map and its comment, a service port.
-    element: Option<String>,
+    pub element: Option<String>,
     /// The backend that the rule chose.
-    backend: Option<SocketAddr>,
+    pub backend: Option<SocketAddr>,
 }

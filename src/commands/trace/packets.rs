@@ -1,5 +1,6 @@
 //! The way of each traced packet, from the events of the kernel. Time comes in as an argument.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
@@ -11,7 +12,7 @@ use crate::dataplane::trace_table::TABLE;
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long to wait for a reply. A TCP client repeats its SYN after one second.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Reply {
     /// Returns true if the endpoint or a router refuses the connection: a TCP reset, or an ICMP
@@ -152,6 +153,11 @@ impl Packets {
     pub(super) fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
         let done = self.open.extract_if(.., |packet| packet.outcome(now).is_some());
         done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
+    }
+
+    /// Returns where the first packet was sent, as it was seen last.
+    pub(super) fn destination(&self) -> Option<SocketAddr> {
+        Some(self.open.first()?.last.destination)
     }
 
     /// Returns when the next outcome is known if nothing else happens.

@@ -1,17 +1,17 @@
 //! The report about a traced packet: names for its numbers, and the rules in words.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use nfnetlink::nft::{
-    self, AttachedChain, DumpedRule, NfProto, Socket, TraceEvent, TraceStep, Verdict,
+    self, AttachedChain, DumpedRule, Expr, NfProto, Socket, TraceEvent, TraceStep, Verdict, Wanted,
+    rule_text,
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
 use shunt_core::model::{self, Protocol};
-use shunt_core::plan::{self, Field, FrontendKey, NodeContext, Set};
+use shunt_core::plan::{self, Field, FrontendKey, Set};
 
 use super::{Outcome, Packet, Reply, Report, StepReport, Target};
-use crate::dataplane::{LiveRule, frontend_element, live_rules, table_family};
+use crate::dataplane::{frontend_element, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
@@ -25,20 +25,17 @@ pub(super) struct Words {
     family: model::Family,
     protocol: Protocol,
     socket: Socket,
-    rules: BTreeMap<u64, LiveRule>,
     chains: Vec<AttachedChain>,
     links: Vec<Link>,
 }
 
 impl Words {
     /// Reads the rules, chains and interfaces of the network namespace of this thread.
-    pub(super) fn read(target: &Target, node_context: &NodeContext) -> Result<Words, nft::Error> {
+    pub(super) fn read(target: &Target) -> Result<Words, nft::Error> {
         let mut socket = Socket::open()?;
-        let family = model::Family::of(target.to.ip());
         Ok(Words {
-            family,
+            family: model::Family::of(target.to.ip()),
             protocol: target.protocol,
-            rules: live_rules(&mut socket, node_context, family)?,
             chains: socket.base_chains()?,
             links: links().unwrap_or_default(),
             socket,
@@ -57,8 +54,8 @@ impl Words {
         found.map_or_else(|| format!("interface {index}"), |link| link.name.clone())
     }
 
-    /// Reads comment and refusal of a rule. One that cannot be read is shown by its number.
-    fn note(&mut self, step: &TraceEvent) -> Option<DumpedRule> {
+    /// Reads a rule. One that cannot be read is shown by its number.
+    fn rule(&mut self, step: &TraceEvent) -> Option<DumpedRule> {
         let TraceStep::Rule(handle) = step.step else { return None };
         self.socket.rule(step.family, &step.table, &step.chain, handle).ok().flatten()
     }
@@ -96,23 +93,24 @@ impl Words {
             TraceStep::Rule(handle) => Some(handle),
             _ => None,
         };
-        let rule = handle.filter(|_| own).and_then(|handle| self.rules.get(&handle).cloned());
-        let note = if rule.is_some() { None } else { self.note(step) };
-        let comment = match &rule {
-            Some(rule) => rule.comment.as_ref().map(ToString::to_string),
-            None => note.and_then(|note| note.comment),
-        };
+        let rule = self.rule(step);
+        let exprs = || rule.iter().filter(|_| own).flat_map(|rule| &rule.exprs);
         let follows = !matches!(step.verdict, Verdict::Continue | Verdict::Accept);
-        let set = rule.as_ref().and_then(|rule| rule.dispatches).filter(|_| follows);
-        let chose = rule.as_ref().is_some_and(|rule| rule.balances) && packet.is_translated();
+        let set = exprs().filter(|_| follows).find_map(|expr| match expr {
+            Expr::Lookup { set, wanted: Wanted::Verdict, .. } => Set::from_name(set),
+            _ => None,
+        });
+        let set = set.filter(|set| set.counts());
+        let chose = packet.is_translated()
+            && exprs().any(|expr| matches!(expr, Expr::Nat { destination: true, .. }));
         Some(StepReport {
             hook: hook.clone(),
             family: step.family.to_string(),
             table: step.table.clone(),
             chain: step.chain.clone(),
             handle,
-            rule: rule.map(|rule| rule.text),
-            comment,
+            rule: rule.as_ref().map(|rule| rule_text(table_family(self.family), &rule.exprs)),
+            comment: rule.and_then(|rule| rule.comment),
             verdict: step.verdict.to_string(),
             element: set.and_then(|set| self.element(set, packet)),
             backend: Some(packet.last.destination)
@@ -176,10 +174,10 @@ impl Words {
         }
     }
 
-    fn delivered(&self, packet: &Packet, replies: bool) -> End {
+    fn delivered(&mut self, packet: &Packet, replies: bool) -> End {
         let dropped = packet.reply.as_ref().and_then(|reply| reply.dropped.as_ref());
         let reason = match (&packet.reply, dropped) {
-            (_, Some(step)) => Some(format!("the reply was dropped by {}", place(step))),
+            (_, Some(step)) => Some(format!("the reply was dropped by {}", self.place(step))),
             (None, None) if replies => Some("no reply came within 3 s".to_owned()),
             _ if packet.is_translated() && !self.met_nat(packet) => Some(EARLIER.to_owned()),
             _ => None,
@@ -188,18 +186,32 @@ impl Words {
     }
 
     fn dropped(&mut self, step: &TraceEvent) -> End {
-        let note = self.note(step);
-        let outcome = match &note {
-            Some(note) if note.rejects() => "refused",
+        let rule = self.rule(step);
+        let outcome = match &rule {
+            Some(rule) if rule.rejects() => "refused",
             _ => "dropped",
         };
         let is_without_endpoints = self.is_own(step) && step.chain == NO_ENDPOINTS;
         let reason = if is_without_endpoints {
             Some("the Service has no endpoint for this packet".to_owned())
         } else {
-            note.and_then(|note| note.comment)
+            rule.and_then(|rule| rule.comment)
         };
-        (outcome, Some(place(step)), reason)
+        (outcome, Some(self.place(step)), reason)
+    }
+
+    fn place(&mut self, step: &TraceEvent) -> String {
+        let TraceEvent { family, table, chain, .. } = step;
+        let rule = self.rule(step).map(|rule| rule_text(table_family(self.family), &rule.exprs));
+        match (step.step, rule) {
+            (TraceStep::Rule(handle), Some(rule)) => {
+                format!("{family} {table} {chain} rule `{rule}` (handle {handle})")
+            }
+            (TraceStep::Rule(handle), None) => {
+                format!("{family} {table} {chain} rule with handle {handle}")
+            }
+            _ => format!("policy of {family} {table} {chain}"),
+        }
     }
 
     /// Returns true if a chain for address translation is among the steps. The kernel runs such
@@ -208,14 +220,6 @@ impl Words {
         let is_nat =
             |step: &TraceEvent| self.attached(step).is_some_and(|chain| chain.kind == "nat");
         packet.steps.iter().any(is_nat)
-    }
-}
-
-fn place(step: &TraceEvent) -> String {
-    let TraceEvent { family, table, chain, .. } = step;
-    match step.step {
-        TraceStep::Rule(handle) => format!("{family} {table} {chain} rule {handle}"),
-        _ => format!("policy of {family} {table} {chain}"),
     }
 }
 

@@ -102,15 +102,19 @@ fn create(kernel: &mut dyn Kernel, target: &Target, replies: bool) -> Result<(),
         }
         for (name, hook, priority, marker) in CHAINS {
             let base = BaseChain { kind: ChainKind::Filter, hook, priority };
-            let rule = match marker {
-                Marker::Start => first_packets(family, target),
+            let rules = match marker {
+                Marker::Start => vec![first_packets(family, target)],
                 Marker::Reply if !replies => continue,
-                Marker::Reply => first_replies(family, target),
+                Marker::Reply => {
+                    vec![first_replies(family, target), untracked_replies(family, target)]
+                }
                 // The kernel sends the headers of a packet with a rule that matches, not with a policy.
-                _ => vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])],
+                _ => vec![vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])]],
             };
             batch.add_chain(family, TABLE, name, Some(base));
-            batch.add_rule(family, TABLE, name, &rule, None);
+            for rule in rules {
+                batch.add_rule(family, TABLE, name, &rule, None);
+            }
         }
         batch.finish()
     };
@@ -186,22 +190,30 @@ fn bytes(address: IpAddr) -> Vec<u8> {
     }
 }
 
+/// Returns the offsets of source and destination in `struct iphdr` and `struct ipv6hdr`, and their
+/// length.
+fn addresses(family: Family) -> (u32, u32, u32) {
+    match family {
+        Family::Ip => (12, 16, 4),
+        Family::Ip6 => (8, 24, 16),
+    }
+}
+
 /// Returns the rule for the first packets of clients. It stands before connection tracking, so a
 /// connection begins with a SYN or INIT; a datagram of any age counts as the first of its client.
 fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
-    // `struct iphdr` and `struct ipv6hdr`.
-    let (source, destination, length) = match family {
-        Family::Ip => (12, 16, 4),
-        Family::Ip6 => (8, 24, 16),
-    };
+    let (source, destination, length) = addresses(family);
     let transport = |offset, length| Expr::transport(offset, length, KEY);
     let mut rule = vec![Expr::network(destination, length, KEY)];
     rule.push(equals(bytes(target.to.ip())));
     if let Some(from) = target.from {
         rule.push(Expr::network(source, length, KEY));
-        rule.push(equals(bytes(from)));
+        rule.push(equals(bytes(from.ip())));
     }
     rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
+    if let Some(from) = target.from.filter(|from| from.port() != 0) {
+        rule.extend([transport(0, 2), equals(from.port().to_be_bytes().to_vec())]);
+    }
     rule.extend([transport(2, 2), equals(target.to.port().to_be_bytes().to_vec())]);
     match target.protocol {
         Protocol::Tcp => {
@@ -239,6 +251,20 @@ fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
     rule.push(original(source, KEY));
     rule.push(original(libc::NFT_CT_PROTO_SRC, after_address(family)));
     // Only of clients whose first packet was traced.
+    rule.push(Expr::Lookup { set: CLIENTS.to_owned(), key: KEY, wanted: Wanted::Member });
+    rule.extend(trace_once(ANSWERED));
+    rule
+}
+
+/// Returns the rule for the first reply of the destination itself to each traced client: connection
+/// tracking may not know the connection, and nothing has translated it then.
+fn untracked_replies(family: Family, target: &Target) -> Vec<Expr> {
+    let (source, destination, length) = addresses(family);
+    let mut rule = vec![Expr::network(source, length, KEY), equals(bytes(target.to.ip()))];
+    rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
+    rule.extend([Expr::transport(0, 2, KEY), equals(target.to.port().to_be_bytes().to_vec())]);
+    rule.push(Expr::network(destination, length, KEY));
+    rule.push(Expr::transport(2, 2, after_address(family)));
     rule.push(Expr::Lookup { set: CLIENTS.to_owned(), key: KEY, wanted: Wanted::Member });
     rule.extend(trace_once(ANSWERED));
     rule

@@ -12,9 +12,9 @@ use nfnetlink::nft::{Socket, TableFamily};
 use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use shunt::commands::explain::{
-    Client, Explanation, Facts, Subject, Verdict, Way, explain, packet,
-};
+use shunt::commands::args::Destination;
+use shunt::commands::explain::facts::Tracked;
+use shunt::commands::explain::{Client, Explanation, Facts, Subject, Verdict, Way, explain};
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt_core::explain::Code;
 use shunt_core::model::{
@@ -164,7 +164,7 @@ fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &F
             ensure!(!fate.refused, "dropped, but the client got an error");
         }
         Verdict::NotAService => ensure!(fate.received.is_none(), "no Service, but translated"),
-        Verdict::Unknown => {}
+        Verdict::Partial | Verdict::Unknown => {}
     }
     Ok(())
 }
@@ -400,8 +400,9 @@ impl Objects {
                 let family = Family::of(question.source);
                 let is_node = question.host.name == lab.node.name;
                 let client = Client::find(Some(question.source), question.to.ip())?;
-                let packet =
-                    packet(&client, question.to.ip(), Protocol::Udp.number(), question.to.port());
+                let (address, port) = (question.to.ip(), question.to.port());
+                let protocol = Protocol::Udp.number();
+                let packet = client.packet(Destination { address, port, protocol });
                 ensure!(is_node == (packet.entry == shunt_core::explain::Entry::Node));
                 let tables = match tables.entry(family) {
                     std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -409,10 +410,12 @@ impl Objects {
                         place.insert(KernelTables::open(&context, family)?)
                     }
                 };
-                let way = Way::in_kernel(&packet, tables)?;
+                let way = Way::of(&packet, tables)?;
                 let key: Option<FrontendKey> = None;
                 let mark = context.options.masquerade_mark();
-                let facts = Facts::gather(&packet, &client, &way, key, mark, tables);
+                let mut facts = Facts::gather(&packet, &way, key, mark, tables);
+                // The receivers answer nothing.
+                facts.endpoints.iter_mut().for_each(|it| it.tracked = Tracked::default());
                 explanations.push((explain(&packet, &subject, Some(&way), &facts), way));
             }
             Ok(explanations)

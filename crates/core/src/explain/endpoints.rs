@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::model::{
-    Backend, Endpoint, EndpointSlice, Family, Locality, Service, ServicePort, Store,
-};
+use crate::model::{Backend, Endpoint, EndpointSlice, Locality, ServicePort, Store};
 
-use super::Policy;
 use super::walk::Choice;
+use super::{Policy, Target};
 
 /// An endpoint that an EndpointSlice of the Service lists.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,16 +76,6 @@ impl NotUsed {
     }
 }
 
-/// The question about the endpoints of a service port.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
-    pub(super) service: &'a Service,
-    pub(super) port: &'a ServicePort,
-    pub(super) family: Family,
-    pub(super) policy: Policy,
-    pub(super) locality: Locality<'a>,
-}
-
 /// Returns the choices among the backends of a pool, which have equal probabilities.
 pub(super) fn choices_of(pool: &[Backend]) -> Vec<Choice> {
     let probability = 1.0 / f64::from(u32::try_from(pool.len()).unwrap_or(u32::MAX).max(1));
@@ -97,17 +85,18 @@ pub(super) fn choices_of(pool: &[Backend]) -> Vec<Choice> {
 /// Lists the endpoints in all EndpointSlices of the Service: used ones first, then by address.
 pub(super) fn endpoints(
     store: &Store,
-    question: Question<'_>,
+    target: &Target,
+    locality: Locality<'_>,
     choices: &[Choice],
 ) -> Vec<EndpointView> {
     let mut views: Vec<EndpointView> = Vec::new();
-    for slice in store.slices(&question.service.name) {
-        let ports: Vec<Option<u16>> = match slice_ports(slice, question.port) {
+    for slice in store.slices(&target.service) {
+        let ports: Vec<Option<u16>> = match slice_ports(slice, &target.port) {
             ports if ports.is_empty() => vec![None],
             ports => ports.into_iter().map(Some).collect(),
         };
         for endpoint in &slice.endpoints {
-            views.extend(ports.iter().map(|port| view(slice, endpoint, *port, question)));
+            views.extend(ports.iter().map(|port| view(slice, endpoint, *port, target, locality)));
         }
     }
     // Of several copies of one endpoint, the one that counts comes first.
@@ -121,7 +110,7 @@ pub(super) fn endpoints(
         if view.used {
             view.why = None;
         } else if view.why.is_none() {
-            view.why = topology(store, view, question);
+            view.why = topology(store, view, target, locality);
         }
     }
     views.sort_by_key(|view| (!view.used, view.address, view.port));
@@ -137,10 +126,11 @@ fn view(
     slice: &EndpointSlice,
     endpoint: &Endpoint,
     port: Option<u16>,
-    Question { family, policy, locality, .. }: Question<'_>,
+    target: &Target,
+    locality: Locality<'_>,
 ) -> EndpointView {
     let is_local = endpoint.node.as_deref() == Some(locality.node);
-    let why = if slice.family != family {
+    let why = if slice.family != target.key.family() {
         Some(NotUsed::OtherFamily)
     } else if port.is_none() {
         Some(NotUsed::PortMissing)
@@ -150,7 +140,7 @@ fn view(
         Some(NotUsed::NotReady)
     } else if slice.weight == Some(0) {
         Some(NotUsed::Drained)
-    } else if policy == Policy::Local && !is_local {
+    } else if target.policy == Policy::Local && !is_local {
         Some(NotUsed::NotLocal)
     } else {
         None
@@ -170,18 +160,23 @@ fn view(
 }
 
 /// Returns why a ready endpoint with the right port is not used: hints name other nodes or zones.
-fn topology(store: &Store, view: &EndpointView, question: Question<'_>) -> Option<NotUsed> {
-    if question.policy == Policy::Local {
+fn topology(
+    store: &Store,
+    view: &EndpointView,
+    target: &Target,
+    locality: Locality<'_>,
+) -> Option<NotUsed> {
+    if target.policy == Policy::Local {
         return None;
     }
-    let slices = store.slices(&question.service.name);
+    let slices = store.slices(&target.service);
     let mut copies = slices
-        .filter(|slice| slice.family == question.family)
+        .filter(|slice| slice.family == target.key.family())
         .flat_map(|slice| &slice.endpoints)
         .filter(|endpoint| endpoint.address == view.address && endpoint.ready);
     let endpoint = copies.next()?;
-    let node: Arc<str> = question.locality.node.into();
-    let zone = question.locality.zone.map(Arc::from);
+    let node: Arc<str> = locality.node.into();
+    let zone = locality.zone.map(Arc::from);
     let other_node = !endpoint.node_hints().is_empty() && !endpoint.node_hints().contains(&node);
     let other_zone = !endpoint.zone_hints().is_empty()
         && zone.is_some_and(|zone| !endpoint.zone_hints().contains(&zone));

@@ -116,6 +116,8 @@ codes! {
     ForeignTranslationPossible = "foreign-translation-possible",
     /// Another program translated the probe to an address that is no endpoint.
     ForeignTranslation = "foreign-translation",
+    /// Another program excludes the packet from connection tracking and translation.
+    Untracked = "untracked",
     /// A chain of another program drops the packet.
     ForeignDrop = "foreign-drop",
     /// A pod reaches itself, and nothing masquerades it.

@@ -3,9 +3,9 @@
 use crate::model::Store;
 use crate::plan::{Desired, FrontendKey, Outcome};
 
-use super::endpoints::{EndpointView, Question, choices_of, endpoints};
+use super::endpoints::{EndpointView, choices_of};
 use super::findings::Finding;
-use super::reasons::{DROPPED, Target, no_endpoints, no_local, policy_of, port_of};
+use super::reasons::{DROPPED, Target, no_endpoints, no_local, target};
 
 /// A planned frontend, as clients without a short circuit use it.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,21 +21,12 @@ pub struct FrontendView {
 /// Describes a frontend. Returns `None` if no Service owns it.
 #[must_use]
 pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Option<FrontendView> {
-    let context = desired.node_context()?;
-    let service = store.service(desired.service_of(key)?)?;
-    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(&service.name, key)?);
-    let port = port_of(service, key)?;
-    let policy = policy_of(service, kind);
+    let frontend = desired.frontend(key)?;
     let pool: &[_] = frontend.main_pool().map_or(&[], |pool| pool);
-    let choices = choices_of(pool);
-    let locality = context.locality();
-    let family = key.family();
-    let question = Question { service, port, family, policy, locality };
-    let endpoints = endpoints(store, question, &choices);
-    let target = Target::of(question, key, kind, frontend);
+    let (target, endpoints) = target(key, None, store, desired, &choices_of(pool))?;
     let finding = match frontend.outcome {
         Outcome::Balance(_) => None,
-        Outcome::Reject => Some(no_endpoints(service, store, &target, &endpoints)),
+        Outcome::Reject => Some(no_endpoints(store, &target, &endpoints)),
         Outcome::Drop => Some(no_local(&target, &endpoints, DROPPED)),
     };
     Some(FrontendView { target, endpoints, finding })

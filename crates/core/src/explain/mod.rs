@@ -18,6 +18,5 @@ pub use reasons::{
     Policy, Reasons, Target, lost_claims, node_port_addresses, reasons, why_ignored,
 };
 pub use walk::{
-    Assumption, Choice, End, Entry, Line, Lookup, Masquerade, Match, Packet, Tables, Walk,
-    masquerade, walk,
+    Choice, End, Entry, Line, Lookup, Masquerade, Match, Packet, Tables, Walk, masquerade, walk,
 };

@@ -8,9 +8,9 @@ use crate::plan::{
     Outcome,
 };
 
-use super::endpoints::{EndpointView, NotUsed, Question, choices_of, endpoints};
+use super::endpoints::{EndpointView, NotUsed, choices_of, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{End, Entry, Packet, Walk};
+use super::walk::{Choice, End, Entry, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,24 +54,34 @@ pub struct Target {
     pub balancing: Balancing,
 }
 
-impl Target {
-    pub(super) fn of(
-        Question { service, port, policy, .. }: Question<'_>,
-        key: FrontendKey,
-        kind: FrontendKind,
-        frontend: &Frontend,
-    ) -> Target {
-        Target {
-            key,
-            kind,
-            service: service.name.clone(),
-            port: port.clone(),
-            policy,
-            affinity: frontend.affinity,
-            balancing: frontend.balancing,
-        }
-    }
+/// Describes a frontend and the endpoints of its service port. `policy` replaces the Service's, and
+/// `choices` are the backends that a connection may get. Returns `None` if no Service owns it.
+pub(super) fn target(
+    key: FrontendKey,
+    policy: Option<Policy>,
+    store: &Store,
+    desired: &Desired,
+    choices: &[Choice],
+) -> Option<(Target, Vec<EndpointView>)> {
+    let service = store.service(desired.service_of(key)?)?;
+    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(&service.name, key)?);
+    let port = port_of(service, key)?;
+    let policy = policy.unwrap_or_else(|| policy_of(service, kind));
+    let locality = desired.node_context()?.locality();
+    let target = Target {
+        key,
+        kind,
+        service: service.name.clone(),
+        port: port.clone(),
+        policy,
+        affinity: frontend.affinity,
+        balancing: frontend.balancing,
+    };
+    let endpoints = endpoints(store, &target, locality, choices);
+    Some((target, endpoints))
+}
 
+impl Target {
     /// Returns the service port as `namespace/name:port`.
     #[must_use]
     pub fn label(&self) -> String {
@@ -107,28 +117,26 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
         let findings = without_frontend(packet, store, desired, context);
         return Reasons { findings, ..Reasons::default() };
     };
-    let service = desired.service_of(key).and_then(|name| store.service(name));
-    let port = service.and_then(|service| port_of(service, key));
-    let kind = service.and_then(|service| desired.kind_of(&service.name, key));
-    let (Some(service), Some(port), Some(kind)) = (service, port, kind) else {
+    let is_short = matches!(
+        &walk.end,
+        End::Translated { pools: Some(pools), .. } if pools.is_short_circuit()
+    );
+    let policy = is_short.then_some(Policy::ShortCircuit);
+    let Some((target, views)) = target(key, policy, store, desired, walk.choices()) else {
         return Reasons::default();
     };
-    let policy = policy(service, kind, walk);
-    let family = key.family();
-    let locality = context.locality();
-    let question = Question { service, port, family, policy, locality };
-    let views = endpoints(store, question, walk.choices());
-    let target = Target::of(question, key, kind, frontend);
     let mut findings = Vec::new();
     match walk.end {
-        End::Dropped(ChainName::External) => findings.push(not_allowed(service, &target, packet)),
+        End::Dropped(ChainName::External) => {
+            findings.extend(not_allowed(store.service(&target.service), &target, packet));
+        }
         // Without the plan's consent, the tables differ: the rules for unused addresses and ports
         // end the way of a packet that has lost its frontend.
-        End::Dropped(_) if policy == Policy::Local && frontend.outcome == Outcome::Drop => {
+        End::Dropped(_) if target.policy == Policy::Local && frontend.outcome == Outcome::Drop => {
             findings.push(no_local(&target, &views, DROPPED));
         }
         End::Rejected(_) if frontend.outcome == Outcome::Reject => {
-            findings.push(no_endpoints(service, store, &target, &views));
+            findings.push(no_endpoints(store, &target, &views));
         }
         _ => {}
     }
@@ -158,23 +166,15 @@ fn proxied(
     if !is_there || key.protocol() != Protocol::Tcp {
         return None;
     }
-    let frontend = desired.frontend(key)?;
-    let service = store.service(desired.service_of(key)?)?;
-    let kind = desired.kind_of(&service.name, key)?;
-    let port = port_of(service, key)?;
-    let policy = policy_of(service, kind);
-    let locality = context.locality();
-    let question = Question { service, port, family, policy, locality };
     let served = match key {
         FrontendKey::NodePort(family, _, port) => desired.loopback_port((family, port)),
         FrontendKey::Address(..) => None,
     };
     let pool = served.map(|served| served.pool).unwrap_or_default();
-    let views = endpoints(store, question, &choices_of(&pool));
-    let target = Target::of(question, key, kind, frontend);
-    let finding = match (pool.is_empty(), &frontend.outcome) {
+    let (target, views) = target(key, None, store, desired, &choices_of(&pool))?;
+    let finding = match (pool.is_empty(), &desired.frontend(key)?.outcome) {
         (true, Outcome::Drop) => no_local(&target, &views, "the connection is refused"),
-        (true, _) => no_endpoints(service, store, &target, &views),
+        (true, _) => no_endpoints(store, &target, &views),
         (false, _) => Finding::new(
             Code::LoopbackProxy,
             format!(
@@ -215,21 +215,12 @@ fn has_node_ports(packet: &Packet, context: &NodeContext) -> bool {
     }
 }
 
-pub(super) fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
+fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
     service.ports.iter().find(|port| key.is_of(port))
 }
 
-fn policy(service: &Service, kind: FrontendKind, walk: &Walk) -> Policy {
-    if let End::Translated { pools: Some(pools), .. } = &walk.end
-        && pools.is_short_circuit()
-    {
-        return Policy::ShortCircuit;
-    }
-    policy_of(service, kind)
-}
-
 /// Returns the policy for clients without a short circuit.
-pub(super) fn policy_of(service: &Service, kind: FrontendKind) -> Policy {
+fn policy_of(service: &Service, kind: FrontendKind) -> Policy {
     let policy = match kind {
         FrontendKind::ClusterIp => service.internal_policy,
         FrontendKind::Vip | FrontendKind::ExternalIp | FrontendKind::NodePort => {
@@ -242,8 +233,8 @@ pub(super) fn policy_of(service: &Service, kind: FrontendKind) -> Policy {
     }
 }
 
-fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
-    let ranges: Vec<String> = service.source_ranges.iter().map(ToString::to_string).collect();
+fn not_allowed(service: Option<&Service>, target: &Target, packet: &Packet) -> Option<Finding> {
+    let ranges: Vec<String> = service?.source_ranges.iter().map(ToString::to_string).collect();
     let text = format!(
         "{} may not use {}: spec.loadBalancerSourceRanges of Service {} are {}",
         packet.source,
@@ -251,7 +242,7 @@ fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
         target.service,
         ranges.join(", ")
     );
-    Finding::new(Code::SourceNotAllowed, text)
+    Some(Finding::new(Code::SourceNotAllowed, text))
 }
 
 /// What becomes of a packet by the rules if policy Local leaves no endpoint.
@@ -272,29 +263,25 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) ->
 }
 
 /// Finds out why a service port has no endpoint.
-pub(super) fn no_endpoints(
-    service: &Service,
-    store: &Store,
-    target: &Target,
-    views: &[EndpointView],
-) -> Finding {
+pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView]) -> Finding {
     let label = target.label();
     let all = |why: &[NotUsed]| {
         !views.is_empty() && views.iter().all(|view| view.why.is_some_and(|it| why.contains(&it)))
     };
-    let slices = || store.slices(&service.name);
+    let service = &target.service;
+    let slices = || store.slices(service);
     let family = target.key.family();
     if views.is_empty() {
         let text = match slices().count() {
             0 => format!(
                 "Service port {label} has no endpoint: no EndpointSlice belongs to Service {} \
                  (does spec.selector match any pod?)",
-                service.name
+                service
             ),
             count => format!(
                 "Service port {label} has no endpoint: {count} EndpointSlices of Service {} are \
                  empty (does spec.selector match any pod with an address?)",
-                service.name
+                service
             ),
         };
         return Finding::new(Code::NoEndpoints, text);

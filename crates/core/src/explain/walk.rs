@@ -3,7 +3,6 @@
 //! The rules are the values that the agent writes to the kernel, so an explanation and the kernel
 //! cannot disagree about them. [`Tables`] answers the lookups: from the plan, or from the kernel.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -125,10 +124,9 @@ pub struct Walk {
     pub end: End,
     /// Why the kernel masquerades the connection, if a rule has marked it for that.
     pub marked: Option<Masquerade>,
-    /// What the result depends on and is not known.
-    pub assumptions: Vec<Assumption>,
-    /// The elements that decided, in the order of the lookups.
-    pub elements: Vec<(Set, Lookup)>,
+    /// True if the result depends on the interface of arrival, which is not known. It is assumed to be
+    /// another one than the pods'.
+    pub assumes_interface: bool,
 }
 
 impl Walk {
@@ -179,24 +177,6 @@ pub struct Choice {
     pub probability: f64,
 }
 
-/// Something that the result of a walk depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Assumption {
-    /// The interface on which the packet arrives is unknown. The walk assumes another one than the
-    /// pods' interface.
-    Interface,
-}
-
-impl fmt::Display for Assumption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Assumption::Interface => f.write_str(
-                "the interface on which the packet arrives is unknown: assumed not to be a pod's",
-            ),
-        }
-    }
-}
-
 /// Why the kernel masquerades a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Masquerade {
@@ -244,14 +224,14 @@ pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error
         Flow::Continue => End::Untouched,
         Flow::NoChain => End::NoTable,
     };
-    let Walker { partly, marked, assumptions, elements, .. } = walker;
+    let Walker { partly, marked, assumes_interface, .. } = walker;
     let end = match partly {
         Some(Partly { pools, frontend, choices, lost }) if !choices.is_empty() => {
             End::Translated { choices, pools: Some(pools), frontend, lost }
         }
         _ => end,
     };
-    Ok(Walk { end, marked, assumptions, elements })
+    Ok(Walk { end, marked, assumes_interface })
 }
 
 /// Returns why the kernel masquerades a translated connection behind routing, for one backend;
@@ -282,8 +262,7 @@ struct Walker<'a, T> {
     masquerades: bool,
     marked: Option<Masquerade>,
     partly: Option<Partly>,
-    assumptions: Vec<Assumption>,
-    elements: Vec<(Set, Lookup)>,
+    assumes_interface: bool,
 }
 
 /// The slots that a balancer found, if others are missing.
@@ -331,8 +310,7 @@ impl<'a, T: Tables> Walker<'a, T> {
             masquerades: false,
             marked: None,
             partly: None,
-            assumptions: Vec::new(),
-            elements: Vec::new(),
+            assumes_interface: false,
         }
     }
 
@@ -386,27 +364,18 @@ impl<'a, T: Tables> Walker<'a, T> {
                 holds(&Is::So, protocol.number() == self.packet.protocol)
             }
             Statement::InSet(set, is) => {
-                let found = match self.key(*set) {
-                    Some(key) => self.look_up(*set, key)?.is_some(),
-                    None => false,
-                };
+                let found = self.look_up(*set)?.is_some();
                 if *set == Set::Hairpin && found {
                     self.marked = Some(Masquerade::Hairpin);
                 }
                 holds(is, found)
             }
-            Statement::Dispatch(set) => {
-                let found = match self.key(*set) {
-                    Some(key) => self.look_up(*set, key)?,
-                    None => None,
-                };
-                match found {
-                    Some(Match::Value(Value::Goto(target))) => Step::Leave(self.go(target, depth)?),
-                    Some(Match::Value(Value::Drop)) => Step::Leave(Flow::End(End::Dropped(chain))),
-                    Some(_) => Step::Leave(Flow::End(End::Foreign(chain))),
-                    None => Step::NextRule,
-                }
-            }
+            Statement::Dispatch(set) => match self.look_up(*set)? {
+                Some(Match::Value(Value::Goto(target))) => Step::Leave(self.go(target, depth)?),
+                Some(Match::Value(Value::Drop)) => Step::Leave(Flow::End(End::Dropped(chain))),
+                Some(_) => Step::Leave(Flow::End(End::Foreign(chain))),
+                None => Step::NextRule,
+            },
             Statement::Balance(set, balancing, count) => self.balance(*set, *balancing, *count)?,
             Statement::AffinityLookup => self.last_backend()?,
             // Another program may have set the bit before; that is not known here.
@@ -460,9 +429,7 @@ impl<T: Tables> Walker<'_, T> {
             Entry::Node => matches(""),
             Entry::Interface(Some(name)) => matches(name),
             Entry::Interface(None) => {
-                if !self.assumptions.contains(&Assumption::Interface) {
-                    self.assumptions.push(Assumption::Interface);
-                }
+                self.assumes_interface = true;
                 false
             }
         }
@@ -494,21 +461,16 @@ impl<T: Tables> Walker<'_, T> {
         })
     }
 
-    fn look_up(&mut self, set: Set, key: Lookup) -> Result<Option<Match>, T::Error> {
-        let found = self.tables.find(set, &[key])?.pop().flatten();
-        if found.is_some() {
-            self.elements.push((set, key));
-        }
-        Ok(found)
+    fn look_up(&mut self, set: Set) -> Result<Option<Match>, T::Error> {
+        let Some(key) = self.key(set) else { return Ok(None) };
+        Ok(self.tables.find(set, &[key])?.pop().flatten())
     }
 
     fn last_backend(&mut self) -> Result<Step, T::Error> {
-        let (Some(key), Some(frontend)) = (self.key(Set::Affinity), self.packet.address_key())
+        let found = self.look_up(Set::Affinity)?;
+        let (Some(Match::Value(Value::Backend(backend))), Some(frontend)) =
+            (found, self.packet.address_key())
         else {
-            return Ok(Step::NextRule);
-        };
-        let found = self.look_up(Set::Affinity, key)?;
-        let Some(Match::Value(Value::Backend(backend))) = found else {
             return Ok(Step::NextRule);
         };
         let choices = vec![Choice { backend, probability: 1.0 }];

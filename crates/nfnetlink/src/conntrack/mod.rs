@@ -1,13 +1,11 @@
 //! Connection tracking (ctnetlink): reads, dumps and deletes entries.
 
 mod connection;
-mod events;
 mod uapi;
 
 use nix::errno::Errno;
 
 pub use connection::{Connection, Destination, ProtocolState, Status, Tuple, Usage};
-pub use events::NewConnections;
 
 use crate::message::put_netfilter_header;
 use crate::socket::{Bus, Request, Socket};

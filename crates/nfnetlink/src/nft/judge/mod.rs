@@ -31,12 +31,19 @@ pub struct Judgement {
     pub translation: Option<Place>,
     /// The packet mark after the chain, as far as it is known.
     pub mark: Mark,
+    /// True if the chain certainly excludes the packet from connection tracking.
+    pub untracked: bool,
 }
 
 impl Judgement {
     /// Returns the judgement on a chain that does not see the packet.
     fn unseen(packet: &JudgedPacket) -> Judgement {
-        Judgement { passing: Passing::Passes, translation: None, mark: packet.mark }
+        Judgement {
+            passing: Passing::Passes,
+            translation: None,
+            mark: packet.mark,
+            untracked: packet.untracked,
+        }
     }
 }
 
@@ -68,11 +75,11 @@ pub struct Place {
 }
 
 impl fmt::Display for Place {
-    /// Writes the statement and where it is: `drop in rule 7 of chain FORWARD`.
+    /// Writes the statement and where it is: `drop in the rule with handle 7 of chain FORWARD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { chain, rule, what } = self;
         match rule {
-            Some(rule) => write!(f, "{what} in rule {rule} of chain {chain}"),
+            Some(rule) => write!(f, "{what} in the rule with handle {rule} of chain {chain}"),
             None => write!(f, "{what} of chain {chain}"),
         }
     }

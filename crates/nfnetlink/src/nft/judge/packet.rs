@@ -53,6 +53,8 @@ pub struct JudgedPacket {
     /// True if the destination is an address of this node, false if it is a unicast address
     /// elsewhere; `None` if it is unknown.
     pub is_local: Option<bool>,
+    /// True if a chain before this one has excluded the packet from connection tracking.
+    pub untracked: bool,
 }
 
 impl JudgedPacket {
@@ -71,6 +73,7 @@ impl JudgedPacket {
             output: None,
             mark: Mark::UNKNOWN,
             is_local: None,
+            untracked: false,
         }
     }
 
@@ -263,6 +266,7 @@ impl<'a> View<'a> {
         let is_early =
             matches!(self.chain.hook, PREROUTING | OUTPUT) && self.chain.priority <= CONNTRACK;
         let tracking = match (self.is_ip(), is_early, self.chain.priority) {
+            _ if self.packet.untracked => Tracking::Untracked,
             (false, ..) | (_, true, CONNTRACK) => Tracking::Unknown,
             // A packet that comes in by the loopback interface is tracked since it went out there.
             (_, true, _) if self.chain.hook == PREROUTING && !self.is_from_elsewhere() => {

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::matches::{Evaluation, Reason, Step};
-use super::packet::{Mark, State, View};
+use super::packet::{Mark, State, Tracking, View};
 use super::registers::Bits;
 use super::truth::Truth;
 use super::{Judgement, Passing, Place};
@@ -133,6 +133,7 @@ impl<R: Ruleset> Walk<'_, R> {
     fn judgement(self) -> Judgement {
         let accepted = self.accepted.as_ref().filter(|_| self.unknown.is_none());
         let mark = accepted.map_or(Mark::UNKNOWN, |state| Mark::of(&state.mark));
+        let untracked = accepted.is_some_and(|state| state.tracking == Tracking::Untracked);
         let first_doubt = self.doubt.unwrap_or_default();
         let passing = match (self.accepted, self.dropped, self.unknown) {
             (_, None, None) => Passing::Passes,
@@ -142,7 +143,7 @@ impl<R: Ruleset> Walk<'_, R> {
             }
             (_, _, Some((place, why))) => Passing::May { place, why },
         };
-        Judgement { passing, translation: self.translation, mark }
+        Judgement { passing, translation: self.translation, mark, untracked }
     }
 
     fn accept(&mut self, state: State) {
@@ -498,7 +499,7 @@ mod tests {
             assert!(judgement.translation.is_some());
             assert_eq!(judgement.mark, Mark::UNKNOWN);
             let (place, why) = why(judgement);
-            assert_eq!(place, format!("{what} in rule 1 of chain base"));
+            assert_eq!(place, format!("{what} in the rule with handle 1 of chain base"));
             assert!(why.contains(reason), "{why}");
         }
         // They change nothing if the packet does not meet them.
@@ -513,11 +514,11 @@ mod tests {
         let lookup = |wanted| Expr::Lookup { set: "s".to_owned(), key: FIRST, wanted };
         let rules = Rules::default().with("base", vec![vec![lookup(Wanted::Member), drops()]]);
         let (place, reason) = why(rules.judge());
-        assert_eq!(place, "drop in rule 1 of chain base");
+        assert_eq!(place, "drop in the rule with handle 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
         let (place, reason) =
             why(Rules::default().with("base", vec![vec![lookup(Wanted::Verdict)]]).judge());
-        assert_eq!(place, "the map s in rule 1 of chain base");
+        assert_eq!(place, "the map s in the rule with handle 1 of chain base");
         assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
     }
 

@@ -158,7 +158,7 @@ fn handle_is_the_one_that_nft_shows() -> Result<()> {
         anyhow::bail!("the rule was not found");
     };
     assert_eq!(place.rule, Some(handle));
-    assert_eq!(place.to_string(), format!("drop in rule {handle} of chain c"));
+    assert_eq!(place.to_string(), format!("drop in the rule with handle {handle} of chain c"));
     Ok(())
 }
 
