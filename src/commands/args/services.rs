@@ -10,8 +10,9 @@ use super::{Format, ObjectArguments};
 /// Arguments of `shunt services`.
 #[derive(Debug, Args)]
 pub struct Services {
-    /// Show one Service with its endpoints. Without a namespace, that of --namespace or "default".
-    #[arg(value_name = "[NAMESPACE/]NAME")]
+    /// Show one Service, or one of its ports by name or number, with its endpoints. Without a namespace,
+    /// that of --namespace or "default".
+    #[arg(value_name = "[NAMESPACE/]NAME[:PORT]")]
     pub name: Option<String>,
     /// Show the Services of this namespace only.
     #[arg(long, short, value_name = "NAMESPACE")]
@@ -23,6 +24,9 @@ pub struct Services {
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "2", value_parser = seconds, conflicts_with_all = ["manifests", "with", "at"])]
     pub watch: Option<Duration>,
+    /// Show only frontends whose state is not ok.
+    #[arg(long)]
+    pub problems: bool,
     /// The order of the Services, and of the frontends of each.
     #[arg(long, value_enum, default_value_t = Sort::Name)]
     pub sort: Sort,

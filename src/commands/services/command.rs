@@ -11,7 +11,9 @@ use nfnetlink::nft::Socket;
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::{Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel};
+use super::{
+    Frontend, Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel,
+};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Format, Services as Arguments};
 use crate::commands::explain::Subject;
@@ -39,10 +41,10 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     }
     let mut view = View::start(arguments.connections, &selected)?;
     let mut picture = view.picture();
-    check(&picture, &selected)?;
+    check(&picture, &selected, arguments)?;
     let mut next = Instant::now();
     loop {
-        picture.sort(arguments.sort);
+        arrange(&mut picture, arguments);
         let text = written(&picture, arguments)?;
         let Some(period) = arguments.watch else {
             return Ok(crate::commands::print(&text)?);
@@ -191,10 +193,9 @@ fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
     let Some(whole) = &arguments.name else {
         return Ok(Selected { namespace: namespace.clone(), service: None });
     };
-    let (of, name) = match whole.split_once('/') {
-        Some(both) => both,
-        None => (namespace.as_deref().unwrap_or("default"), whole.as_str()),
-    };
+    let name = whole.split(':').next().unwrap_or_default();
+    let (of, name) =
+        name.split_once('/').unwrap_or((namespace.as_deref().unwrap_or("default"), name));
     let service = ObjectName::new(of, name);
     if let Some(other) = namespace.as_ref().filter(|namespace| *namespace != of) {
         anyhow::bail!("{whole} is not in the namespace {other} of --namespace; give one of both");
@@ -202,13 +203,43 @@ fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
     Ok(Selected { namespace: None, service: Some(service) })
 }
 
-/// Fails for the name of a Service that does not exist.
-fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
+/// Counts the states, drops the frontends that were not asked for, and sorts.
+fn arrange(picture: &mut Picture, arguments: &Arguments) {
+    for frontend in picture.services.iter().flat_map(|service| &service.frontends) {
+        *picture.states.entry(frontend.state).or_default() += 1;
+    }
+    if arguments.problems || port(arguments).is_some() {
+        for service in &mut picture.services {
+            let is_bad = |it: &Frontend| !arguments.problems || it.state != "ok";
+            service.frontends.retain(|it| is_bad(it) && is_of_port(it, arguments));
+        }
+        picture.services.retain(|service| !service.frontends.is_empty());
+    }
+    picture.sort(arguments.sort);
+}
+
+/// The part of NAME after the colon.
+fn port(arguments: &Arguments) -> Option<&str> {
+    Some(arguments.name.as_ref()?.split_once(':')?.1)
+}
+
+fn is_of_port(frontend: &Frontend, arguments: &Arguments) -> bool {
+    port(arguments).is_none_or(|it| frontend.port_name == it || frontend.port.to_string() == it)
+}
+
+/// Fails for the name of a Service or of a port that does not exist.
+fn check(picture: &Picture, selected: &Selected, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(name) = &selected.service
         && picture.services.is_empty()
         && picture.ignored.is_empty()
     {
         anyhow::bail!("there is no Service {name}; `shunt services` lists all");
+    }
+    let mut frontends = picture.services.iter().flat_map(|service| &service.frontends);
+    if let (Some(name), Some(port)) = (&selected.service, port(arguments))
+        && !frontends.any(|frontend| is_of_port(frontend, arguments))
+    {
+        anyhow::bail!("the Service {name} has no port {port}; `shunt services {name}` lists them");
     }
     Ok(())
 }
@@ -218,8 +249,8 @@ fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
     let (store, desired) = arguments.objects.start(true)?.read(&Selection::All)?.planned();
     let sources = Subject { store: &store, desired: &desired, agent: None };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
-    picture.sort(arguments.sort);
-    check(&picture, selected)?;
+    check(&picture, selected, arguments)?;
+    arrange(&mut picture, arguments);
     let mut text = written(&picture, arguments)?;
     if arguments.output.is_text() {
         text.push_str("\na plan: counters and the kernel's state are unknown\n");

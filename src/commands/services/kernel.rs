@@ -66,6 +66,7 @@ pub(super) fn picture_of_kernel(
         source: Source::Kernel,
         revision: None,
         problems,
+        states: BTreeMap::new(),
         services: services.collect(),
         ignored: Vec::new(),
         detailed: selected.service.is_some(),

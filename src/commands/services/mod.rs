@@ -16,6 +16,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::Serialize;
@@ -43,6 +44,8 @@ struct Picture {
     revision: Option<u64>,
     /// Problems of the agent, and why the kernel's state is unknown.
     problems: Vec<String>,
+    /// The numbers of frontends by [`Frontend::state`], also of those that `--problems` leaves out.
+    pub states: BTreeMap<&'static str, usize>,
     /// The Services, sorted by namespace and name.
     services: Vec<Service>,
     /// The Services that shunt does not implement, sorted by namespace and name.

@@ -114,6 +114,7 @@ pub(super) fn picture(
         source: if agent.is_some() { Source::Agent } else { Source::Manifests },
         revision: agent.map(|agent| agent.excerpt.revision),
         problems,
+        states: BTreeMap::new(),
         services: services.map(|service| painter.service(service)).collect(),
         ignored: ignored.collect(),
         detailed: selected.service.is_some(),

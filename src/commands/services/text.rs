@@ -22,6 +22,10 @@ impl fmt::Display for Picture {
         let detailed = || self.services.iter().filter(|_| self.detailed);
         detailed().for_each(|service| write_head(&mut text, service, self.taken));
         self.write_frontends(&mut text, wide);
+        if !self.detailed && !self.states.is_empty() {
+            let (all, states) = (self.states.values().sum::<usize>(), counts(&self.states));
+            line(&mut text, format_args!("{all} frontends: {states}"));
+        }
         for service in detailed() {
             write_reasons(&mut text, service);
             write_endpoints(&mut text, service);
@@ -47,10 +51,10 @@ impl Picture {
     fn write_frontends(&self, text: &mut String, wide: bool) {
         let frontends: Vec<&Frontend> =
             self.services.iter().flat_map(|service| &service.frontends).collect();
+        if self.states.is_empty() && self.ignored.is_empty() {
+            line(text, format_args!("no Service has a frontend"));
+        }
         if frontends.is_empty() {
-            if self.ignored.is_empty() {
-                line(text, format_args!("no Service has a frontend"));
-            }
             return;
         }
         let mut heads = vec!["SERVICE", "KIND", "FRONTEND", "POLICY", "ENDPOINTS", "CONNECTIONS"];
@@ -77,16 +81,17 @@ impl Picture {
             }
             return;
         }
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut codes: BTreeMap<&str, usize> = BTreeMap::new();
         for ignored in &self.ignored {
-            *counts.entry(ignored.code).or_default() += 1;
+            *codes.entry(ignored.code).or_default() += 1;
         }
-        let counts: Vec<String> =
-            counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
-        let total = self.ignored.len();
-        let counts = counts.join(", ");
+        let (total, counts) = (self.ignored.len(), counts(&codes));
         line(text, format_args!("{total} Services without frontends: {counts} (-o wide)"));
     }
+}
+
+fn counts(counts: &BTreeMap<&str, usize>) -> String {
+    counts.iter().map(|(code, count)| format!("{count} {code}")).collect::<Vec<_>>().join(", ")
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
