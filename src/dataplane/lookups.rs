@@ -9,11 +9,14 @@ use nfnetlink::nft::{Element, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
 use shunt_core::explain::{Line, Lookup, Match, Tables};
 use shunt_core::model::Family;
-use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, SourceRange, TABLE};
+use shunt_core::plan::{
+    ChainName, FrontendKey, Key, NodeContext, Rule, Set, SourceRange, TABLE, base_chains,
+    on_demand_chain,
+};
 
 use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
 use super::listing::look_up;
-use super::live::known_rules;
+use super::translate::expressions;
 use super::verdicts::{Verdict, Verdicts, add_verdicts};
 
 /// The tables of one family in the kernel of this thread's network namespace.
@@ -108,10 +111,29 @@ fn read_chains(
     let found = socket.chains(table, TABLE)?;
     let names = found.iter().filter_map(|chain| ChainName::parse(&chain.name));
     let mut chains: BTreeMap<ChainName, Vec<Line>> = names.map(|name| (name, Vec::new())).collect();
-    for (rule, plan) in known_rules(socket, node_context, family)? {
-        if let Some(lines) = ChainName::parse(&rule.chain).and_then(|it| chains.get_mut(&it)) {
-            lines.push(plan.map_or(Line::Foreign, Line::Rule));
-        }
+    let mut planned = base_chains(node_context, family);
+    planned.extend(chains.keys().copied().filter_map(on_demand_chain));
+    let planned: BTreeMap<ChainName, Vec<Rule>> =
+        planned.into_iter().map(|chain| (chain.name, chain.rules)).collect();
+    for rule in socket.rules(table, TABLE)? {
+        let Some(name) = ChainName::parse(&rule.chain) else { continue };
+        let Some(lines) = chains.get_mut(&name) else { continue };
+        let mut plans = planned.get(&name).into_iter().flatten();
+        let plan = plans.find(|plan| expressions(family, plan) == rule.exprs);
+        lines.push(plan.cloned().map_or(Line::Foreign, Line::Rule));
     }
     Ok(chains)
+}
+
+/// Returns the element of a frontend in one of shunt's maps, as the kernel has it.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn frontend_element(
+    socket: &mut Socket,
+    set: Set,
+    key: FrontendKey,
+) -> Result<Option<Element>, Error> {
+    let key_bytes = encode_key(Key::Frontend(key));
+    Ok(look_up(socket, key.family(), set, &[key_bytes])?.pop().flatten())
 }

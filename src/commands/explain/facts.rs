@@ -33,8 +33,8 @@ pub struct Facts {
     pub before: Passing,
     /// True if the destination is an address of the node, which gets what no rule translates.
     pub is_for_node: bool,
-    /// What became of packets that were sent.
-    pub probes: Vec<Probe>,
+    /// What became of the first packet that was sent.
+    pub probe: Option<Probe>,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
 }
@@ -249,7 +249,7 @@ impl Facts {
 
     /// Replaces what may happen by what the kernel did. Returns true if an endpoint got the packet.
     fn learn(&mut self, probe: Probe) -> bool {
-        self.probes.push(probe.clone());
+        self.probe.get_or_insert_with(|| probe.clone());
         let Some(trace) = &probe.trace else { return false };
         let end = trace.steps.last().filter(|step| step.verdict == "drop");
         let by = || trace.by.clone().unwrap_or_default();
@@ -262,19 +262,16 @@ impl Facts {
         };
         let at = |it: &&mut EndpointFacts| trace.backend.is_some_and(|to| it.is_at(to));
         let endpoint = self.endpoints.iter_mut().find(at);
-        let is_met = endpoint.is_some();
-        let passing = match endpoint {
-            Some(endpoint) => {
-                endpoint.others = passing;
-                endpoint.probe = Some(probe);
-                Passing::Passes
-            }
-            None => passing,
-        };
+        if let Some(endpoint) = endpoint {
+            self.before = Passing::Passes;
+            endpoint.others = passing;
+            endpoint.probe = Some(probe);
+            return true;
+        }
         if !matches!(self.before, Passing::Untracked(_)) {
             self.before = passing;
         }
-        is_met
+        false
     }
 }
 

@@ -206,7 +206,7 @@ impl Judge<'_> {
 
     /// Judges a probe that no endpoint of the Service got.
     fn elsewhere(&mut self, verdict: Verdict) -> Verdict {
-        let Some(Probe { outcome, trace: Some(trace), .. }) = self.facts.probes.first() else {
+        let Some(Probe { outcome, trace: Some(trace), .. }) = &self.facts.probe else {
             return verdict;
         };
         if verdict == Verdict::NotAService

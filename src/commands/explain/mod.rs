@@ -15,7 +15,6 @@ pub mod report;
 mod source;
 mod text;
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 
 use shunt_core::explain::{
@@ -73,12 +72,8 @@ impl Way {
     /// Returns the way by the plan.
     #[must_use]
     pub fn planned(packet: &Packet, desired: &Desired) -> Way {
-        let way: Result<Way, Infallible> =
-            Way::of(packet, &mut Planned::new(desired, packet.family()));
-        match way {
-            Ok(way) => way,
-            Err(impossible) => match impossible {},
-        }
+        let Ok(way) = Way::of(packet, &mut Planned::new(desired, packet.family()));
+        way
     }
 
     /// Returns true if both lead to the same outcome with the same probabilities. A client's last

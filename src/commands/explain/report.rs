@@ -223,7 +223,7 @@ impl Explanation {
                 .map(|view| endpoint(view, way, facts, &fates))
                 .collect(),
             findings,
-            probe: facts.probes.first().map(|probe| ProbeReport::of(probe, packet)),
+            probe: facts.probe.as_ref().map(|probe| ProbeReport::of(probe, packet)),
             changes: Vec::new(),
             unknown: facts.unknown.clone(),
             from_kernel,

@@ -40,10 +40,11 @@ pub(super) fn summary(explanation: &Explanation) -> String {
         (Verdict::Unknown | Verdict::Partial, Some(reason)) => {
             let fates: Vec<_> = explanation.endpoints.iter().filter_map(|it| it.verdict).collect();
             let reached = fates.iter().filter(|fate| **fate == Verdict::Delivered).count();
-            match (reached, fates.len()) {
-                (0, _) => reason.to_owned(),
-                (reached, all) if reached == all => reason.to_owned(),
-                (reached, all) => format!("{reached} of {all} endpoints can be reached; {reason}"),
+            let all = fates.len();
+            if reached == 0 || reached == all {
+                reason.to_owned()
+            } else {
+                format!("{reached} of {all} endpoints can be reached; {reason}")
             }
         }
         (Verdict::NotAService, None) => "no Service has this destination".to_owned(),

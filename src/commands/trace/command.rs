@@ -36,7 +36,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         }
         reports.push(report);
     };
-    let is_stopped = follow(&target, arguments.timeout, stop.as_fd(), each)
+    let is_stopped = follow(target, arguments.timeout, stop.as_fd(), each)
         .map_err(kernel_errors::explain)
         .context("cannot trace packets")?;
     printed?;

@@ -19,33 +19,29 @@ use super::{Report, Target};
 /// # Errors
 /// If the kernel refuses a listing, the subscription or the table.
 pub(super) fn follow(
-    target: &Target,
+    target: Target,
     timeout: Duration,
     stop: BorrowedFd<'_>,
     mut each: impl FnMut(Report),
 ) -> Result<bool, Error> {
-    // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
-    let replies = Words::read(target)?.has_nat();
-    let mut listener = TraceListener::open()?;
-    let _table = TraceTable::install(target, replies)?;
-    tracing::info!(to = %target.to, protocol = %target.protocol, count = target.count, ?timeout, "waiting for packets");
+    let Target { to, protocol, count, .. } = target;
+    let mut tracer = Tracer::begin(target)?;
+    tracing::info!(%to, %protocol, count, ?timeout, "waiting for packets");
     let end = Instant::now() + timeout;
-    let mut packets = Packets::new(replies);
     let (mut found, mut is_stopped, mut has_lost) = (0, false, false);
-    while found < target.count && !is_stopped {
+    while found < count && !is_stopped {
         let now = Instant::now();
-        let next = packets.next_due();
+        let next = tracer.packets.next_due();
         // A packet that was seen in time gets its report.
         if now >= end && next.is_none() {
             break;
         }
         let time = next.unwrap_or(end).saturating_duration_since(now);
-        is_stopped = wait(&listener, stop, time)?;
-        let now = Instant::now();
-        has_lost |= listener.drain(|event| packets.take(&event, now))?;
-        for (packet, outcome) in packets.finished(Instant::now()) {
+        is_stopped = wait(&tracer.listener, stop, time)?;
+        has_lost |= tracer.take()?;
+        for report in tracer.reports(Instant::now())? {
             found += 1;
-            each(Words::read(target)?.report(&packet, &outcome, replies));
+            each(report);
         }
     }
     if has_lost {
@@ -54,40 +50,54 @@ pub(super) fn follow(
     Ok(is_stopped)
 }
 
-/// Follows the one packet of a client that this process is.
+/// Packets that are followed while this exists.
 pub(in crate::commands) struct Tracer {
     listener: TraceListener,
     _table: TraceTable,
     packets: Packets,
     target: Target,
-    begin: Instant,
+    replies: bool,
 }
 
 impl Tracer {
     /// Begins, in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel refuses the subscription or the table.
+    /// If the kernel refuses a listing, the subscription or the table.
     pub(in crate::commands) fn begin(target: Target) -> Result<Tracer, Error> {
+        // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
+        let replies = Words::read(&target)?.has_nat();
         let listener = TraceListener::open()?;
-        let _table = TraceTable::install(&target, true)?;
-        Ok(Tracer { listener, _table, packets: Packets::new(true), target, begin: Instant::now() })
+        let _table = TraceTable::install(&target, replies)?;
+        Ok(Tracer { listener, _table, packets: Packets::new(replies), target, replies })
+    }
+
+    /// Takes the events so far. Returns true if the kernel dropped some.
+    fn take(&mut self) -> Result<bool, Error> {
+        let now = Instant::now();
+        self.listener.drain(|event| self.packets.take(&event, now))
+    }
+
+    /// Returns the reports about the packets whose outcome is known.
+    fn reports(&mut self, now: Instant) -> Result<Vec<Report>, Error> {
+        let finished = self.packets.finished(now).into_iter();
+        let report = |(packet, outcome)| {
+            Ok(Words::read(&self.target)?.report(&packet, &outcome, self.replies))
+        };
+        finished.map(report).collect()
     }
 
     /// Returns where the packet has been sent so far.
     pub(in crate::commands) fn destination(&mut self) -> Result<Option<SocketAddr>, Error> {
-        self.listener.drain(|event| self.packets.take(&event, self.begin))?;
+        self.take()?;
         Ok(self.packets.destination())
     }
 
-    /// Returns what became of the packet; `None` if the kernel told nothing of it.
+    /// Returns what became of the packet, whose client waits no longer; `None` if the kernel told
+    /// nothing of it.
     pub(in crate::commands) fn report(mut self) -> Result<Option<Report>, Error> {
-        self.destination()?;
-        let Some((packet, outcome)) = self.packets.finished(self.begin + REPLY_TIMEOUT).pop()
-        else {
-            return Ok(None);
-        };
-        Ok(Some(Words::read(&self.target)?.report(&packet, &outcome, true)))
+        self.take()?;
+        Ok(self.reports(Instant::now() + REPLY_TIMEOUT)?.pop())
     }
 }
 
