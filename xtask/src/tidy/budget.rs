@@ -36,9 +36,11 @@ pub(super) fn room(path: &str) -> Option<&str> {
 
 /// Adds the tokens of a file to its room; those of its unit tests to the tests.
 pub(super) fn add(rooms: &mut BTreeMap<String, usize>, path: &str, text: &str) -> Result<()> {
-    const UNIT_TESTS: &str = "#[cfg(test)]\nmod tests {";
+    const UNIT_TESTS: [&str; 2] =
+        ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(super) mod tests {"];
     let Some(room) = room(path) else { return Ok(()) };
-    let (code, tests) = text.find(UNIT_TESTS).map_or((text, ""), |at| text.split_at(at));
+    let tests = UNIT_TESTS.iter().find_map(|start| text.find(start));
+    let (code, tests) = text.split_at(tests.unwrap_or(text.len()));
     let room_of_tests = if room == "tools" { room } else { "tests" };
     for (room, text) in [(room, code), (room_of_tests, tests)] {
         let tokens = tokens(text).with_context(|| format!("cannot read {path}"))?;
