@@ -233,6 +233,7 @@ fn loaded(family: Family, expr: &Expr) -> Option<String> {
             }
         }
         Expr::Meta { key: libc::NFT_META_L4PROTO, .. } => "meta l4proto".to_owned(),
+        Expr::Meta { key: libc::NFT_META_NFPROTO, .. } => "meta nfproto".to_owned(),
         Expr::Meta { key: libc::NFT_META_MARK, .. } => "meta mark".to_owned(),
         Expr::Meta { key: libc::NFT_META_IIFNAME, .. } => "iifname".to_owned(),
         Expr::Meta { key: libc::NFT_META_OIFNAME, .. } => "oifname".to_owned(),
@@ -418,6 +419,11 @@ fn constant(operand: &Operand<'_>, bytes: &[u8]) -> String {
             libc::IPPROTO_SCTP => "sctp".to_owned(),
             libc::IPPROTO_ICMP => "icmp".to_owned(),
             libc::IPPROTO_ICMPV6 => "ipv6-icmp".to_owned(),
+            other => other.to_string(),
+        },
+        (Expr::Meta { key: libc::NFT_META_NFPROTO, .. }, [family]) => match i32::from(*family) {
+            libc::NFPROTO_IPV4 => "ipv4".to_owned(),
+            libc::NFPROTO_IPV6 => "ipv6".to_owned(),
             other => other.to_string(),
         },
         (Expr::Payload { base: libc::NFT_PAYLOAD_TRANSPORT_HEADER, .. }, [high, low]) => {
