@@ -232,11 +232,17 @@ fn loaded(family: Family, expr: &Expr) -> Option<String> {
                 _ => format!("@th,{},{}", bits(*offset), bits(*length)),
             }
         }
-        Expr::Meta { key: libc::NFT_META_L4PROTO, .. } => "meta l4proto".to_owned(),
-        Expr::Meta { key: libc::NFT_META_NFPROTO, .. } => "meta nfproto".to_owned(),
-        Expr::Meta { key: libc::NFT_META_MARK, .. } => "meta mark".to_owned(),
-        Expr::Meta { key: libc::NFT_META_IIFNAME, .. } => "iifname".to_owned(),
-        Expr::Meta { key: libc::NFT_META_OIFNAME, .. } => "oifname".to_owned(),
+        Expr::Meta { key, .. } => {
+            let name = match *key {
+                libc::NFT_META_L4PROTO => "meta l4proto",
+                libc::NFT_META_NFPROTO => "meta nfproto",
+                libc::NFT_META_MARK => "meta mark",
+                libc::NFT_META_IIFNAME => "iifname",
+                libc::NFT_META_OIFNAME => "oifname",
+                _ => return None,
+            };
+            name.to_owned()
+        }
         Expr::Ct { key, direction, .. } => connection(*key, *direction),
         Expr::Fib { result: FIB_ADDRESS_TYPE, flags, .. } => match *flags {
             FIB_SOURCE => "fib saddr type".to_owned(),
@@ -421,11 +427,10 @@ fn constant(operand: &Operand<'_>, bytes: &[u8]) -> String {
             libc::IPPROTO_ICMPV6 => "ipv6-icmp".to_owned(),
             other => other.to_string(),
         },
-        (Expr::Meta { key: libc::NFT_META_NFPROTO, .. }, [family]) => match i32::from(*family) {
-            libc::NFPROTO_IPV4 => "ipv4".to_owned(),
-            libc::NFPROTO_IPV6 => "ipv6".to_owned(),
-            other => other.to_string(),
-        },
+        // `NFPROTO_IPV4`.
+        // `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+        (Expr::Meta { key: libc::NFT_META_NFPROTO, .. }, [2]) => "ipv4".to_owned(),
+        (Expr::Meta { key: libc::NFT_META_NFPROTO, .. }, [10]) => "ipv6".to_owned(),
         (Expr::Payload { base: libc::NFT_PAYLOAD_TRANSPORT_HEADER, .. }, [high, low]) => {
             u16::from_be_bytes([*high, *low]).to_string()
         }

@@ -20,7 +20,6 @@ pub const NFTA_CHAIN_TYPE: u16 = 7;
 
 pub const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub const NFTA_HOOK_PRIORITY: u16 = 2;
-pub const NFTA_HOOK_DEV: u16 = 3;
 pub const NFTA_HOOK_DEVS: u16 = 4;
 
 pub const NFTA_SET_TABLE: u16 = 1;
