@@ -14,7 +14,7 @@ use shunt_core::plan::{Element, Key, Set};
 use super::codec::{Bytes, encode_key};
 use super::listing::look_up;
 
-/// A new element of a verdict map, whose counter continues that of the element in its place.
+/// A new element of a verdict map, whose counter continues its predecessor's.
 pub(super) struct Continued<'a> {
     pub(super) element: Element<'a>,
     /// The map of a lost short circuit, whose connections count here as well.

@@ -94,7 +94,7 @@ pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
     Ok(found)
 }
 
-/// Looks up single frontends, and adds those that the kernel has.
+/// Looks up single frontends, and adds the ones in the kernel.
 ///
 /// # Errors
 /// If the kernel does not answer.

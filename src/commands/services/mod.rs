@@ -44,7 +44,7 @@ struct Picture {
     revision: Option<u64>,
     /// Problems of the agent, and why the kernel's state is unknown.
     problems: Vec<String>,
-    /// The numbers of frontends by [`Frontend::state`], also of those that `--problems` leaves out.
+    /// The numbers of frontends by [`Frontend::state`], including frontends that `--problems` leaves out.
     pub states: BTreeMap<&'static str, usize>,
     /// The Services, sorted by namespace and name.
     services: Vec<Service>,

@@ -199,7 +199,7 @@ fn build(kind: &str, attributes: &[(u32, Vec<u8>)]) -> NonNull<sys::nftnl_expr> 
     // SAFETY: the name is NUL-terminated and only read during the call.
     let expr = unsafe { sys::nftnl_expr_alloc(kind.as_ptr()) };
     let Some(expr) = NonNull::new(expr) else {
-        // Only out of memory gets here: the names are those that libnftnl has. The standard
+        // Only out of memory gets here: libnftnl has all the names. The standard
         // library aborts then too.
         std::process::abort();
     };

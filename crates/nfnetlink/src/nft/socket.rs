@@ -112,7 +112,7 @@ fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>
     elements.filter_map(|element| DumpedElement::parse(&element))
 }
 
-/// Appends the attributes of a query for one element: that of the key, or the one that all keys have
+/// Appends the attributes of a query for one element: the key's own, or the one that all keys have
 /// which have no other.
 pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: Option<&[u8]>) {
     put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
