@@ -20,15 +20,13 @@ pub(crate) mod settings;
 pub(crate) mod sources;
 mod surroundings;
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::Family;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -47,19 +45,16 @@ use self::sources::{Objects, Parts, runtime};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
-use crate::serve::events::{Notice, Recorder};
+use crate::serve::events::Recorder;
 use crate::serve::history::History;
-use crate::serve::http::{
-    Connections, Health, OnUnbound, Servers, ServiceHealths, serve_health, serve_metrics,
-    serve_service_health,
-};
+use crate::serve::http::{Health, Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
 use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
-use crate::serve::unbound_ports::{self, UnboundPorts};
+use crate::serve::unbound_ports::{Server, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -224,13 +219,9 @@ fn keep_running(
     };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let proxy = Arc::new(Proxy::new(
-        metrics.clone(),
-        on_unbound(reports.events.clone(), "spec.ports.nodePort", events::unbound_loopback),
-    ));
+    let unbound_ports = UnboundPorts::new(metrics.clone(), reports.events.clone());
+    let proxy = Arc::new(Proxy::new(metrics.clone(), unbound_ports.clone()));
     let (loopback, loopback_changes) = mpsc::unbounded_channel();
-    let unbound_health_ports = UnboundPorts::new(metrics.clone());
-    let unbound_ports = UnboundPorts::new(metrics.clone());
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
@@ -278,8 +269,7 @@ fn keep_running(
         health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
     let status = {
         let (known, health_of, proxy) = (known.clone(), health_of.clone(), proxy.clone());
-        let (unbound_ports, unbound_health_ports) =
-            (unbound_ports.clone(), unbound_health_ports.clone());
+        let unbound_ports = unbound_ports.clone();
         move || {
             let health = health_of();
             Status {
@@ -289,8 +279,8 @@ fn keep_running(
                 sweep_trouble: unswept.trouble(),
                 lost_log_lines: logging::lost_lines(),
                 taken_node_ports: taken_node_ports(),
-                unbound_ports: unbound_ports.list(),
-                unbound_health_ports: unbound_health_ports.list(),
+                unbound_ports: unbound_ports.of(&[Server::Health, Server::Metrics]),
+                unbound_health_ports: unbound_ports.of(&[Server::ServiceHealth]),
                 loopback: proxy.report(),
                 ..known.report()
             }
@@ -326,21 +316,16 @@ fn keep_running(
         let mut file = ConfigurationFile::new(arguments)?;
         let addresses = interfaces.follow(parts.commands.sink());
         tokio::spawn(proxy.serve(families, loopback_changes));
-        let connections = Connections::default();
-        tokio::spawn(serve_service_health(
+        let http = Http::new(
+            config_seen,
+            full_seen,
+            health_of,
             service_healths_seen,
-            health_of.clone(),
-            unbound_health_ports,
-            connections.clone(),
-            on_unbound(reports.events.clone(), "spec.healthCheckNodePort", events::unbound),
-        ));
-        let on_unbound: OnUnbound =
-            Arc::new(move |port| reports.events.record(events::unbound_server(port)));
-        let servers = Servers { connections, unbound: unbound_ports, on_unbound };
-        let health_server =
-            serve_health(config_seen.clone(), health_of, metrics.clone(), servers.clone());
-        let metrics_server = serve_metrics(config_seen, metrics.clone(), full_seen, servers);
-        tokio::pin!(addresses, health_server, metrics_server);
+            metrics,
+            unbound_ports,
+        );
+        let servers = http.serve();
+        tokio::pin!(addresses, servers);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
             let occasion = tokio::select! {
@@ -350,8 +335,7 @@ fn keep_running(
                 }
                 _ = hang_up.recv() => Occasion::Asked,
                 () = file.changed() => Occasion::Noticed,
-                Err(unbound) = &mut health_server => return Err(unbound.into()),
-                Err(unbound) = &mut metrics_server => return Err(unbound.into()),
+                unbound = &mut servers => return Err(unbound.into()),
                 result = &mut addresses => {
                     result.context("cannot follow the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
@@ -436,27 +420,4 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         }
     });
     Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
-}
-
-/// Returns the handler for ports of Services that the agent cannot bind: a log line, and an Event.
-fn on_unbound(
-    events: Recorder,
-    field: &'static str,
-    event: fn(&ObjectName, SocketAddr, &io::Error) -> Notice,
-) -> unbound_ports::Report {
-    Arc::new(move |service, address, error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
-            }
-            io::ErrorKind::AddrNotAvailable => "add the address to an interface",
-            _ => "free the port or give the Service another one",
-        };
-        let notice = event(service, address, error);
-        tracing::error!(
-            object = %format_args!("Service {service}"), field, value = %address,
-            "{}; {remedy}; the agent retries", notice.note
-        );
-        events.record(notice);
-    })
 }

@@ -1,18 +1,16 @@
-//! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
+//! `/healthz` for load balancers, `/livez` for probes, and `healthCheckNodePort`, by which load balancers
+//! find the nodes with endpoints of a Service, as kube-proxy answers them.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use hyper::header::HeaderValue;
 use serde::Serialize;
-use shunt_core::model::Family;
-use tokio::sync::watch;
+use shunt_core::model::{Family, ObjectName};
 
-use super::protocol::{Answer, Handler, json};
-use super::server::{Server, Servers};
-use crate::config::Config;
-use crate::serve::metrics::{Gauge, Metrics};
+use super::protocol::{Answer, json};
 
 /// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +45,11 @@ impl Health {
         self.is_live() && self.last_updated.is_some()
     }
 
-    fn healthz(&self, now: SystemTime) -> Answer {
+    pub(super) fn healthz(&self, now: SystemTime) -> Answer {
         self.answer(self.is_ready(), Some(self.node_eligible), now)
     }
 
-    fn livez(&self, now: SystemTime) -> Answer {
+    pub(super) fn livez(&self, now: SystemTime) -> Answer {
         self.answer(self.is_live(), None, now)
     }
 
@@ -107,37 +105,33 @@ struct FamilyHealth {
     healthy: bool,
 }
 
-/// The purpose of the health server, in messages.
-pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
-
-/// Serves for ever, at `healthzBindAddress`.
-///
-/// # Errors
-/// If the port cannot be bound and `bindAddressHardFail` is set.
-pub async fn serve_health(
-    config: watch::Receiver<Config>,
-    health: HealthSource,
-    metrics: Metrics,
-    servers: Servers,
-) -> anyhow::Result<Infallible> {
-    let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
-    let gauge: Gauge = ("shunt_unbound_ports", &[("server", "health")]);
-    let address = |config: &Config| config.healthz_bind_address;
-    let server = Server { purpose, field, address, gauge, servers };
-    server.serve(config, handler(health, metrics)).await
+/// The health of a Service at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceHealth {
+    /// The Service, by namespace and name.
+    pub service: ObjectName,
+    /// The number of ready endpoints on this node.
+    pub local_endpoints: usize,
 }
 
-fn handler(health: HealthSource, metrics: Metrics) -> Handler {
-    Arc::new(move |path| {
-        let (health, now) = (health(), SystemTime::now());
-        let (answer, counter) = match path {
-            "/healthz" => (health.healthz(now), "kubeproxy_proxy_healthz_total"),
-            "/livez" => (health.livez(now), "kubeproxy_proxy_livez_total"),
-            _ => return None,
-        };
-        metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
-        Some(answer.into())
-    })
+/// The addresses to listen on, with the answer at each.
+pub type ServiceHealths = BTreeMap<SocketAddr, ServiceHealth>;
+
+impl ServiceHealth {
+    /// Returns the answer to any path, byte for byte that of kube-proxy.
+    pub(super) fn answer(&self, agent_healthy: bool) -> Answer {
+        let ServiceHealth { service, local_endpoints } = self;
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\
+             \"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {agent_healthy}\n}}",
+            serde_json::Value::from(&*service.namespace),
+            serde_json::Value::from(&*service.name),
+        );
+        let mut answer = json(agent_healthy && *local_endpoints > 0, body);
+        let weight = HeaderValue::from(*local_endpoints);
+        answer.headers_mut().insert("x-load-balancing-endpoint-weight", weight);
+        answer
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use shunt_core::plan::OVERSIZED;
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
@@ -97,13 +96,7 @@ impl Status {
                 span(wait)
             )
         });
-        problems.extend(self.unbound_ports.iter().map(|port| {
-            let UnboundServer { purpose, field, address, reason } = port;
-            format!(
-                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
-                 holds the port, it answers the probes"
-            )
-        }));
+        problems.extend(self.unbound_ports.iter().map(ToString::to_string));
         match self.lost_log_lines {
             0 => {}
             lost => warnings.push(format!(
@@ -135,20 +128,12 @@ impl Status {
         some(&mut warnings, oversized, most, "Services with too many elements", |service| {
             format!("Service {service}: {OVERSIZED}")
         });
-        some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
-            let UnboundPort { service, address, reason } = port;
-            format!(
-                "cannot listen on {address} for the health checks of Service {service}: {reason}"
-            )
-        });
-        let unbound = &self.loopback.unbound;
-        some(&mut warnings, unbound, most, "node ports on loopback", |port| {
-            let UnboundPort { service, address, reason } = port;
-            format!(
-                "cannot listen on {address} for the node port of Service {service}: {reason}; if \
-                 another process holds the port, it answers there"
-            )
-        });
+        for (what, ports) in [
+            ("healthCheckNodePorts", &self.unbound_health_ports),
+            ("node ports on loopback", &self.loopback.unbound),
+        ] {
+            some(&mut warnings, ports, most, what, ToString::to_string);
+        }
         (problems, warnings)
     }
 }
