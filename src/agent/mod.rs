@@ -21,7 +21,7 @@ pub(crate) mod sources;
 mod surroundings;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
@@ -35,23 +35,22 @@ use self::ending::Vital;
 use self::health::{families, health_source};
 use self::kernel_errors::explain;
 use self::observe::{
-    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
-    report_refused, sweep,
+    Observer, log_node_ports, log_synced, report_conflict, report_oversized, report_refused, sweep,
 };
 use self::process::start_thread;
 use self::reload::{ConfigurationFile, Occasion, Reload};
-use self::settings::Effective;
-use self::sources::{Objects, Parts, runtime};
+use self::sources::{Objects, runtime};
+use crate::config::{Config, Loaded};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::Recorder;
 use crate::serve::history::History;
-use crate::serve::http::{Health, Http, ServiceHealths};
+use crate::serve::http::{Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
+use crate::serve::query::{self, Excerpt, Objects as Answer, Question, Selection};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{Server, UnboundPorts};
@@ -70,12 +69,13 @@ const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
 pub(crate) fn run(
     arguments: &Run,
     is_once: bool,
-    settings: Effective,
+    settings: Loaded,
     dialer: Option<&Dialer>,
 ) -> Result<(), Failure> {
-    let objects = Objects::chosen(arguments, &settings.config, dialer)
+    let config = &settings.config;
+    let objects = Objects::chosen(arguments, config, dialer)
         .map_err(|error| Failure::Configuration(error.to_string()))?;
-    process::set_oom_score_adj(settings.config.oom_score_adj);
+    process::set_oom_score_adj(config.oom_score_adj);
     process::allow_files();
     let presence = match is_once {
         true => exclusive::try_hold()?,
@@ -86,8 +86,8 @@ pub(crate) fn run(
         (true, true) => Ownership::Leave,
         (true, false) => Ownership::Own,
     };
-    let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
-        .map_err(explain)?;
+    let mut dataplane =
+        Dataplane::open(objects.options(config), &config.node_name, ownership).map_err(explain)?;
     match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
         Ok(0) => {}
         Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
@@ -99,13 +99,13 @@ pub(crate) fn run(
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
-        let known = dataplane.recall(&settings.node_name).map_err(explain)?;
+        let known = dataplane.recall(&config.node_name).map_err(explain)?;
         dataplane.apply_all(known);
     }
     if is_once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
-        once(dataplane, &objects, &settings, &arguments.net_sysctls)
+        once(dataplane, &objects, config, &arguments.net_sysctls)
     } else {
         keep_running(dataplane, presence, interfaces, arguments, objects, settings)
     }
@@ -115,15 +115,15 @@ pub(crate) fn run(
 fn once(
     mut dataplane: Dataplane,
     objects: &Objects,
-    settings: &Effective,
+    config: &Config,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
     let locations = Locations::default();
-    objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    objects.load(&config.node_name, &locations, |changes| dataplane.apply_all(changes))?;
     if dataplane.is_held() {
         return Err(anyhow!(
             "nothing was programmed: {}",
-            WithoutNode::Held.describe(&settings.node_name, dataplane.is_node_read())
+            WithoutNode::Held.describe(&config.node_name, dataplane.is_node_read())
         )
         .into());
     }
@@ -136,11 +136,11 @@ fn once(
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     if let Some(without) = WithoutNode::of(&snapshot) {
-        let what = without.describe(&settings.node_name, snapshot.store.is_node_read());
-        tracing::error!(node = settings.node_name, field = "hostnameOverride", "{what}");
+        let what = without.describe(&config.node_name, snapshot.store.is_node_read());
+        tracing::error!(node = config.node_name, field = "hostnameOverride", "{what}");
     }
     log_node_ports(&snapshot);
-    sysctl::apply(&settings.config.conntrack, net_sysctls);
+    sysctl::apply(&config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
         let sweep = sweep(flows, node_context);
@@ -185,12 +185,11 @@ fn keep_running(
     interfaces: Interfaces,
     arguments: &Run,
     objects: Objects,
-    settings: Effective,
+    settings: Loaded,
 ) -> Result<(), Failure> {
     let history = History::default();
     let (events, notices) = Recorder::new(history.clone());
     events.record(events::starting());
-    let config = &settings.config;
     let families = families();
     if !families.contains(&Family::V6) {
         tracing::info!(
@@ -199,15 +198,6 @@ fn keep_running(
         );
     }
     let metrics = Metrics::new(&families, service_counters(arguments)?, logging::lost_lines);
-    let unknown_node_is_eligible = objects.may_lack_a_node();
-    let (health, health_seen) = watch::channel(Health {
-        last_updated: None,
-        waiting: None,
-        unswept: None,
-        families: families.clone(),
-        patience: Duration::ZERO,
-        node_eligible: unknown_node_is_eligible,
-    });
     let known = AgentState::new(dataplane.snapshot());
     let locations = Locations::default();
     let reports = Reports {
@@ -217,22 +207,20 @@ fn keep_running(
         known: known.clone(),
         locations,
     };
+    let (loaded, loaded_seen) = watch::channel(settings);
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
-    let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let unbound_ports = UnboundPorts::new(metrics.clone(), reports.events.clone());
     let proxy = Arc::new(Proxy::new(metrics.clone(), unbound_ports.clone()));
     let (loopback, loopback_changes) = mpsc::unbounded_channel();
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
-        health,
-        unknown_node_is_eligible,
         reports: reports.clone(),
         service_healths,
         loopback,
         sweeps,
-        node_ports: None,
-        sysctls: sysctls.clone(),
+        loaded: loaded_seen.clone(),
+        has_set_sysctls: false,
         net_sysctls: arguments.net_sysctls.clone(),
         without_node: None,
         _vital: Vital("dataplane"),
@@ -242,7 +230,7 @@ fn keep_running(
         move |changes| metrics.changes_noticed(changes)
     };
     let pace = Pace {
-        min_period: settings.config.min_sync_period,
+        min_period: loaded_seen.borrow().config.min_sync_period,
         check_period: arguments.drift_check_period,
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
@@ -263,10 +251,15 @@ fn keep_running(
         let (reports, taken_node_ports) = (reports.clone(), taken_node_ports.clone());
         move || surroundings::look(period, &reports, taken_node_ports)
     })?;
-    let (config, config_seen) = watch::channel(settings.config.clone());
-    let (full, full_seen) = watch::channel(settings.full.clone());
-    let health_of =
-        health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
+    let backlogs = (commands.backlog(), unswept.clone());
+    let may_lack_a_node = objects.may_lack_a_node();
+    let health_of = health_source(
+        known.clone(),
+        loaded_seen.clone(),
+        backlogs,
+        families.clone(),
+        may_lack_a_node,
+    );
     let status = {
         let (known, health_of, proxy) = (known.clone(), health_of.clone(), proxy.clone());
         let unbound_ports = unbound_ports.clone();
@@ -287,43 +280,29 @@ fn keep_running(
         }
     };
     let answer = answers(known, history, status);
-    start_thread("status", move || {
-        if let Err(error) = query::serve(presence.listener, answer) {
-            tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
-        }
-    })?;
+    start_thread("status", move || query::serve(&presence.listener, answer))?;
     let mut configuration = Reload {
         arguments: arguments.clone(),
-        seen: settings.content.clone(),
-        current: settings,
+        seen: loaded_seen.borrow().content.clone(),
+        loaded,
         objects,
-        commands: commands.clone(),
-        config,
-        full,
-        sysctls,
-        reports: reports.clone(),
+        commands,
+        reports,
         unreadable: None,
     };
 
-    let parts = Parts { commands, notices, reports: reports.clone() };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
-        let follow = |configuration: &Reload| {
-            configuration.objects.follow(&configuration.current.node_name, &parts)
+        let follow = |Reload { loaded, objects, commands, reports, .. }: &Reload| {
+            let node_name = loaded.borrow().config.node_name.clone();
+            objects.follow(&node_name, commands, &notices, reports)
         };
         let mut source = follow(&configuration)?;
         let mut file = ConfigurationFile::new(arguments)?;
-        let addresses = interfaces.follow(parts.commands.sink());
+        let addresses = interfaces.follow(configuration.commands.sink());
         tokio::spawn(proxy.serve(families, loopback_changes));
-        let http = Http::new(
-            config_seen,
-            full_seen,
-            health_of,
-            service_healths_seen,
-            metrics,
-            unbound_ports,
-        );
+        let http = Http::new(loaded_seen, health_of, service_healths_seen, metrics, unbound_ports);
         let servers = http.serve();
         tokio::pin!(addresses, servers);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
@@ -368,23 +347,13 @@ fn answers(
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
         let (snapshot, mut status) = (known.snapshot(), status());
-        let answer = |selection, whole_history, status| {
-            serde_json::to_vec(&Answer {
-                excerpt: Excerpt::of(&snapshot, &history, selection, whole_history),
-                options: snapshot.options(),
-                status,
-            })
-        };
-        match question {
-            Question::Status => {
-                if let Some(node_context) = &snapshot.node_context {
-                    status.rules.unserved.name(&snapshot.store, node_context);
-                }
-                serde_json::to_vec(&status)
-            }
-            Question::Objects(selection) => answer(selection, false, status),
-            Question::History(selection) => answer(selection, true, status),
+        if question.selection == Selection::Nothing
+            && let Some(node_context) = &snapshot.node_context
+        {
+            status.rules.unserved.name(&snapshot.store, node_context);
         }
+        let excerpt = Excerpt::of(&snapshot, &history, question);
+        serde_json::to_vec(&Answer { excerpt, options: snapshot.options(), status })
     }
 }
 

@@ -13,7 +13,8 @@ use super::history::History;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::logging;
-use crate::agent::settings::{Effective, effective};
+use crate::agent::settings::effective;
+use crate::config::Loaded;
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
 use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
@@ -116,10 +117,10 @@ pub(super) fn read_manifests(
 /// Returns the objects in manifests, to be planned for any node.
 pub(super) fn of_manifests(
     paths: &[PathBuf],
-    settings: &Effective,
+    settings: &Loaded,
     locations: &Locations,
 ) -> Result<Objects, Failure> {
-    let node = settings.node_name.clone();
+    let node = settings.config.node_name.clone();
     let changes = read_manifests(paths, &node, locations)?;
     Ok(Objects {
         options: settings.config.options.clone(),

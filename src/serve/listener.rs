@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A listener at an address.
-pub(super) struct Listener {
+pub(super) struct PortListener {
     address: SocketAddr,
     only_own_family: bool,
     socket: Option<TcpListener>,
@@ -36,11 +36,11 @@ pub(super) enum Happened {
     Short(io::Error),
 }
 
-impl Listener {
+impl PortListener {
     /// Makes a listener, which is not bound yet. The unspecified address means both families unless
     /// `only_own_family`.
-    pub(super) fn new(address: SocketAddr, only_own_family: bool) -> Listener {
-        Listener { address, only_own_family, socket: None, is_reported: false }
+    pub(super) fn new(address: SocketAddr, only_own_family: bool) -> PortListener {
+        PortListener { address, only_own_family, socket: None, is_reported: false }
     }
 
     /// Waits for what happens next.
@@ -62,10 +62,10 @@ impl Listener {
             };
             match socket.accept().await {
                 Ok((client, address)) => return Happened::Accepted(client, address),
-                Err(error) => match Cause::of(&error) {
-                    Cause::Connection => {}
-                    Cause::Shortage => return Happened::Short(error),
-                    Cause::Listener => {
+                Err(error) => match AcceptError::of(&error) {
+                    AcceptError::Connection => {}
+                    AcceptError::Shortage => return Happened::Short(error),
+                    AcceptError::Listener => {
                         let address = self.address;
                         tracing::error!(%address, %error, "a listener was closed, reopening it");
                         self.socket = None;
@@ -104,7 +104,7 @@ fn bind(mut address: SocketAddr, only_own_family: bool) -> io::Result<TcpListene
 
 /// The cause of a failed accept(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum AcceptError {
     /// The connection was reset, or a firewall refused it.
     Connection,
     /// The process or the system is out of file descriptors or memory.
@@ -113,12 +113,14 @@ enum Cause {
     Listener,
 }
 
-impl Cause {
-    fn of(error: &io::Error) -> Cause {
+impl AcceptError {
+    fn of(error: &io::Error) -> AcceptError {
         match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => Cause::Shortage,
-            Some(Errno::EINVAL | Errno::EBADF | Errno::ENOTSOCK) => Cause::Listener,
-            _ => Cause::Connection,
+            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
+                AcceptError::Shortage
+            }
+            Some(Errno::EINVAL | Errno::EBADF | Errno::ENOTSOCK) => AcceptError::Listener,
+            _ => AcceptError::Connection,
         }
     }
 }
@@ -131,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_listener_that_was_closed_is_opened_again() {
-        let mut listener = Listener::new(([127, 0, 0, 1], 0).into(), false);
+        let mut listener = PortListener::new(([127, 0, 0, 1], 0).into(), false);
         assert!(matches!(listener.next().await, Happened::Bound));
         // As `ss --kill` does it.
         let socket = listener.socket.as_ref().expect("a socket");
@@ -142,7 +144,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_port_in_use_is_reported_once_and_retried() {
         let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let mut listener = Listener::new(other.local_addr().expect("an address"), false);
+        let mut listener = PortListener::new(other.local_addr().expect("an address"), false);
         assert!(matches!(listener.next().await, Happened::Unbound(_)));
         let silence = tokio::time::timeout(10 * RETRY, listener.next()).await;
         assert!(silence.is_err(), "{silence:?}");
@@ -153,14 +155,14 @@ mod tests {
     #[test]
     fn only_what_is_wrong_with_the_listener_ends_it() {
         for (errno, expected) in [
-            (Errno::EMFILE, Cause::Shortage),
-            (Errno::ENFILE, Cause::Shortage),
-            (Errno::ECONNABORTED, Cause::Connection),
-            (Errno::EPERM, Cause::Connection),
-            (Errno::ENETDOWN, Cause::Connection),
-            (Errno::EINVAL, Cause::Listener),
+            (Errno::EMFILE, AcceptError::Shortage),
+            (Errno::ENFILE, AcceptError::Shortage),
+            (Errno::ECONNABORTED, AcceptError::Connection),
+            (Errno::EPERM, AcceptError::Connection),
+            (Errno::ENETDOWN, AcceptError::Connection),
+            (Errno::EINVAL, AcceptError::Listener),
         ] {
-            assert_eq!(Cause::of(&io::Error::from(errno)), expected, "{errno}");
+            assert_eq!(AcceptError::of(&io::Error::from(errno)), expected, "{errno}");
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum Server {
 }
 
 /// What messages, metrics and Events say of a server.
-pub(super) struct Row {
+pub(super) struct ServerRow {
     pub(super) purpose: &'static str,
     /// The field with the port, of the configuration or of a Service.
     field: &'static str,
@@ -37,7 +37,7 @@ pub(super) struct Row {
 }
 
 impl Server {
-    pub(super) const fn row(self) -> Row {
+    pub(super) const fn row(self) -> ServerRow {
         let (purpose, field, gauge, event): (_, _, Gauge, _) = match self {
             Server::Health => (
                 "/healthz and /livez",
@@ -64,7 +64,7 @@ impl Server {
                 ("FailedToListenOnLoopback", "Listen"),
             ),
         };
-        Row { purpose, field, gauge, event }
+        ServerRow { purpose, field, gauge, event }
     }
 }
 
@@ -93,7 +93,7 @@ impl UnboundPort {
         address: SocketAddr,
         error: &io::Error,
     ) -> UnboundPort {
-        let Row { purpose, field, .. } = server.row();
+        let ServerRow { purpose, field, .. } = server.row();
         UnboundPort {
             purpose: purpose.to_owned(),
             field: field.to_owned(),
@@ -164,7 +164,8 @@ impl UnboundPorts {
             field = port.field,
             "{port}; {remedy}; retrying"
         );
-        let (Row { event: (reason, action), gauge, .. }, note) = (server.row(), port.to_string());
+        let (ServerRow { event: (reason, action), gauge, .. }, note) =
+            (server.row(), port.to_string());
         self.events.record(match service {
             Some(service) => Notice::of_service(service, Scope::Node, reason, action, note),
             None => Notice::of_node(reason, action, note),

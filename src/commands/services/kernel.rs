@@ -7,7 +7,7 @@ use shunt_core::plan::{self, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
 use crate::commands::objects::place;
-use crate::serve::status::Time;
+use crate::serve::status::now;
 
 /// What only the objects tell.
 const UNKNOWN: &str = "unknown";
@@ -60,7 +60,7 @@ pub(super) fn picture_of_kernel(
         ..Service::default()
     });
     Picture {
-        taken: Time::now(),
+        taken: now(),
         node: String::new(),
         zone: None,
         source: Source::Kernel,

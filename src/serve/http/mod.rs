@@ -9,7 +9,6 @@ mod protocol;
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use anyhow::anyhow;
 use serde_json::json;
@@ -18,10 +17,11 @@ use tokio::task::{JoinHandle, yield_now};
 
 use self::connections::Connections;
 use self::protocol::{Answer, JSON, PLAIN_TEXT, SharedPage, converse, ok};
-use super::listener::{ACCEPT_RETRY, Happened, Listener};
+use super::listener::{ACCEPT_RETRY, Happened, PortListener};
 use super::metrics::Metrics;
+use super::status::Time;
 use super::unbound_ports::{Server, UnboundPort, UnboundPorts};
-use crate::config::{Config, Configuration};
+use crate::config::{Config, Loaded};
 
 pub use health::{Health, HealthSource, ServiceHealth, ServiceHealths};
 
@@ -34,8 +34,7 @@ const BATCH: usize = 32;
 
 /// What the servers answer from.
 pub struct Http {
-    config: watch::Receiver<Config>,
-    full: watch::Receiver<Configuration>,
+    loaded: watch::Receiver<Loaded>,
     health: HealthSource,
     services: watch::Receiver<ServiceHealths>,
     metrics: Metrics,
@@ -45,30 +44,29 @@ pub struct Http {
 }
 
 /// What listens where; true if the agent ends when it cannot.
-type Place = (Server, SocketAddr, bool);
+type Listening = (Server, SocketAddr, bool);
 
 impl Http {
     /// Makes the servers. They start nothing yet.
     #[must_use]
     pub fn new(
-        config: watch::Receiver<Config>,
-        full: watch::Receiver<Configuration>,
+        loaded: watch::Receiver<Loaded>,
         health: HealthSource,
         services: watch::Receiver<ServiceHealths>,
         metrics: Metrics,
         unbound: UnboundPorts,
     ) -> Http {
         let (page, connections) = (SharedPage::default(), Connections::default());
-        Http { config, full, health, services, metrics, page, connections, unbound }
+        Http { loaded, health, services, metrics, page, connections, unbound }
     }
 
     /// Serves until a port cannot be bound and `bindAddressHardFail` is set. Returns that error.
     pub async fn serve(self) -> anyhow::Error {
-        let (mut config, mut services) = (self.config.clone(), self.services.clone());
+        let (mut loaded, mut services) = (self.loaded.clone(), self.services.clone());
         let (http, (failed, mut failure)) = (Arc::new(self), mpsc::channel(1));
-        let mut listeners: HashMap<Place, JoinHandle<()>> = HashMap::new();
+        let mut listeners: HashMap<Listening, JoinHandle<()>> = HashMap::new();
         loop {
-            let wanted = places(&config.borrow_and_update(), &services.borrow_and_update());
+            let wanted = places(&loaded.borrow_and_update().config, &services.borrow_and_update());
             for (_, task) in listeners.extract_if(|place, _| !wanted.contains(place)) {
                 task.abort();
                 // Its address is free then.
@@ -83,7 +81,7 @@ impl Http {
                 });
             }
             tokio::select! {
-                Ok(()) = config.changed() => {}
+                Ok(()) = loaded.changed() => {}
                 Ok(()) = services.changed() => {}
                 Some(error) = failure.recv() => return error,
             }
@@ -91,9 +89,9 @@ impl Http {
     }
 
     /// Listens at a place until it cannot.
-    async fn listen(self: Arc<Http>, (server, address, is_vital): Place) -> anyhow::Error {
+    async fn listen(self: Arc<Http>, (server, address, is_vital): Listening) -> anyhow::Error {
         let is_service = server == Server::ServiceHealth;
-        let mut listener = Listener::new(address, is_service);
+        let mut listener = PortListener::new(address, is_service);
         let mut _unbound = None;
         let (mut accepted, mut is_short) = (0_usize, false);
         loop {
@@ -148,7 +146,7 @@ impl Http {
             metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
             answer
         };
-        let (health, now) = (&self.health, SystemTime::now());
+        let (health, now) = (&self.health, Time::now());
         Some(match (server, path) {
             (Server::Health, "/healthz") => {
                 counted(health().healthz(now), "kubeproxy_proxy_healthz_total")
@@ -170,7 +168,7 @@ impl Http {
                 ok(PLAIN_TEXT, "ok")
             }
             (Server::Metrics, "/configz") => {
-                ok(JSON, json!({ GROUP: &*self.full.borrow() }).to_string())
+                ok(JSON, json!({ GROUP: self.loaded.borrow().full }).to_string())
             }
             (Server::Metrics, "/proxyMode") => ok(PLAIN_TEXT, "nftables"),
             _ => return None,
@@ -179,7 +177,7 @@ impl Http {
 }
 
 /// Returns where to listen.
-fn places(config: &Config, services: &ServiceHealths) -> BTreeSet<Place> {
+fn places(config: &Config, services: &ServiceHealths) -> BTreeSet<Listening> {
     let is_vital = config.bind_address_hard_fail;
     let health = config.healthz_bind_address.map(|address| (Server::Health, address, is_vital));
     let metrics = config.metrics_bind_address.map(|address| (Server::Metrics, address, is_vital));

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use self::balancer::Balancer;
 use self::connection::{reset, serve};
-use crate::serve::listener::{ACCEPT_RETRY, Happened, Listener};
+use crate::serve::listener::{ACCEPT_RETRY, Happened, PortListener};
 use crate::serve::metrics::{Counted, Gauge, Metrics};
 use crate::serve::unbound_ports::{Server, UnboundPort, UnboundPorts};
 
@@ -112,7 +112,7 @@ impl Proxy {
 
     /// Accepts connections for ever, once the address can be bound.
     async fn listen(self: Arc<Proxy>, address: SocketAddr, port: Arc<Port>) {
-        let mut listener = Listener::new(address, true);
+        let mut listener = PortListener::new(address, true);
         let (mut unbound, mut _listening) = (None, None);
         loop {
             match listener.next().await {

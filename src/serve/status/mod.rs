@@ -26,7 +26,7 @@ use crate::taken_ports;
 
 pub use agent_state::AgentState;
 pub(crate) use text::span;
-pub use time::Time;
+pub use time::{Time, now, passed};
 pub use unserved::{Lacking, Unserved};
 
 /// A report of the agent about itself.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shunt_core::plan::OVERSIZED;
 
-use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
+use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode, passed};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
 
@@ -20,7 +20,7 @@ impl Display for Status {
         let verbose = f.alternate();
         self.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
         let Status { version, process, node, .. } = self;
-        let since = span(self.started.before(self.told));
+        let since = span(passed(self.started, self.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
         row(f, "source", &self.source)?;
         if self.loopback != LoopbackReport::default() {
@@ -56,7 +56,7 @@ impl Status {
         let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
         let mut problems: Vec<String> = Vec::new();
         if let Some(failure) = failure {
-            let since = span(failure.at.before(self.told));
+            let since = span(passed(failure.at, self.told));
             problems.push(format!(
                 "the last sync failed {since} ago, the previous rules stay: {}",
                 failure.reason
@@ -88,7 +88,7 @@ impl Status {
             problems.push(without.describe(&self.node, self.missing_node));
         }
         some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
-            let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
+            let wait = passed(self.told, refused.retry_at);
             format!(
                 "the kernel refuses {}: {}; retry in {}",
                 refused.what,
@@ -163,7 +163,7 @@ impl Rules {
                     0 => "nothing to write".to_owned(),
                     _ => format!("{added} elements added, {deleted} deleted, {bytes} bytes"),
                 };
-                format!("{} ago, in {took:.1?}: {wrote}", span(sync.at.before(now)))
+                format!("{} ago, in {took:.1?}: {wrote}", span(passed(sync.at, now)))
             }
         };
         row(f, "last sync", &sync(&self.last_sync))?;
@@ -179,7 +179,7 @@ impl Rules {
         match &self.last_drift_repair {
             None => row(f, "repairs", &"none")?,
             Some(repair) => {
-                let (times, ago) = (self.drift_repairs, span(repair.at.before(now)));
+                let (times, ago) = (self.drift_repairs, span(passed(repair.at, now)));
                 let text = format!("{times}, the last {ago} ago; modified by: {}", repair.writers);
                 row(f, "repairs", &text)?;
             }
