@@ -95,7 +95,7 @@ pub(crate) fn run(
         Err(error) => tracing::warn!(%error, "cannot remove the tables of a killed `shunt trace`"),
     }
     // Subscribed before the first listing, so that no change is lost between the two.
-    let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
+    let interfaces = Interfaces::subscribe().context("cannot watch the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
@@ -316,7 +316,7 @@ fn keep_running(
                 () = file.changed() => Occasion::Noticed,
                 unbound = &mut servers => return Err(unbound.into()),
                 result = &mut addresses => {
-                    result.context("cannot follow the node's addresses")?;
+                    result.context("cannot watch the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
                 }
                 result = &mut source => {
@@ -375,7 +375,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         Ok(conntrack) => conntrack,
         Err(error) => {
             tracing::warn!(
-                "stale flows will not be deleted, connection tracking is not available: {error}"
+                "cannot delete stale flows: connection tracking is not available: {error}"
             );
             return Ok(None);
         }

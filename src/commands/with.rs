@@ -21,7 +21,7 @@ pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
     for path in files {
         let name = path.display();
         let bytes = read(path).map_err(|reason| anyhow!("{name}: {reason}"))?;
-        let bytes = bytes.with_context(|| format!("{name} is no file"))?;
+        let bytes = bytes.with_context(|| format!("{name} is not a file"))?;
         let file: Arc<Path> = path.as_path().into();
         let node_name: Arc<str> = objects.status.node.as_str().into();
         let mut context = Context { node_name, ..Context::default() };

@@ -154,10 +154,10 @@ impl UnboundPorts {
         let port = UnboundPort::new(server, service, address, error);
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                "give the agent the capability NET_BIND_SERVICE, or choose a port from 1024 on"
+                "give the agent the capability NET_BIND_SERVICE, or choose a port of 1024 or above"
             }
             io::ErrorKind::AddrNotAvailable => "add the address to an interface",
-            _ => "free the port or choose another one",
+            _ => "free the port, or choose another one",
         };
         tracing::error!(
             object = service.map(|service| format!("Service {service}")),

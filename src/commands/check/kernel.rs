@@ -25,7 +25,7 @@ pub(super) fn is_forbidden(error: &Error) -> bool {
     matches!(error, Error::Request { errno: Errno::EPERM | Errno::EACCES, .. })
 }
 
-const FORBIDDEN: &str = "asking needs CAP_NET_ADMIN";
+const FORBIDDEN: &str = "this check needs CAP_NET_ADMIN";
 
 fn kernel() -> Result<Socket, String> {
     connect().map_err(|error| {
@@ -34,7 +34,7 @@ fn kernel() -> Result<Socket, String> {
 }
 
 fn unasked(error: Error) -> String {
-    format!("the kernel cannot be asked: {error}")
+    format!("cannot ask the kernel: {error}")
 }
 
 pub(super) fn nf_tables(_: &Facts<'_>) -> Judgement {
@@ -47,14 +47,15 @@ fn answer<T>(answer: Result<T, Error>, release: &str, version: &str) -> Judgemen
     match answer {
         Err(error) if is_forbidden(&error) => Err(FORBIDDEN.into()),
         Err(error) => fail(
-            format!("Linux {release} has none: {error}"),
+            format!("Linux {release} has no nf_tables: {error}"),
             "load the module nf_tables, or use a kernel with CONFIG_NF_TABLES",
         ),
         Ok(_) => ok(match freed_early_before(version) {
             None => format!("answers (Linux {release})"),
             Some(fixed) => format!(
-                "answers (Linux {release}, which may lack the fix of CVE-2026-31665, in Linux \
-                 {fixed}: drain the node before shunt cleanup, or an update that replaces the tables)"
+                "answers (Linux {release}, which may lack the fix for CVE-2026-31665 from Linux \
+                 {fixed}: drain the node before `shunt cleanup` or an update that replaces the \
+                 tables)"
             ),
         }),
     }
@@ -100,7 +101,7 @@ pub(super) fn features(facts: &Facts<'_>) -> Judgement {
     if missing.is_empty() {
         let known = dataplane::features().collect::<Vec<_>>().join(", ");
         let families = if has_ipv6 { "IPv4 and IPv6" } else { "IPv4" };
-        return ok(format!("the kernel accepts all rules, for {families}: {known}"));
+        return ok(format!("the kernel accepts all rules for {families}: {known}"));
     }
     lacks(&missing)
 }
@@ -122,7 +123,7 @@ fn lacks(missing: &[MissingFeature]) -> Judgement {
 pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
     let mut kernel = kernel()?;
     if !facts.run.own_tables {
-        return ok("shared tables, by --own-tables=false");
+        return ok("--own-tables=false: other processes can modify the tables");
     }
     ok(match has_owned_tables(&mut kernel).map_err(unasked)? {
         true => "no other process can modify the tables of a running agent",
@@ -158,7 +159,7 @@ pub(super) fn ipv6(_: &Facts<'_>) -> Judgement {
 fn reachable(on_node: bool, in_tables: bool) -> Judgement {
     match (on_node, in_tables) {
         (true, false) => warn(
-            "the node has it, but its nf_tables does not; Services are reachable by IPv4 only",
+            "the node has IPv6, but its nf_tables does not; Services are reachable by IPv4 only",
             "use a kernel with CONFIG_NF_TABLES_IPV6",
         ),
         (true, true) => ok("present"),
@@ -221,7 +222,7 @@ mod tests {
             assert_eq!(freed_early_before(version), fixed, "{version}");
         }
         let old = answer(Ok(()), "6.1.0", "Linux version 6.1.100 #1").expect("a finding");
-        assert!(old.text.contains("CVE-2026-31665, in Linux 6.1.169"));
+        assert!(old.text.contains("CVE-2026-31665 from Linux 6.1.169"));
     }
 
     #[test]

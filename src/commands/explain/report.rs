@@ -297,7 +297,7 @@ fn route(reach: &Reach) -> Option<String> {
             let via = gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
             let neighbour = match neighbour {
                 Some(state) => format!("neighbour {}", format!("{state:?}").to_uppercase()),
-                None => "neighbour not looked for yet".to_owned(),
+                None => "neighbour not resolved yet".to_owned(),
             };
             Some(format!("{via}dev {interface}, {neighbour}"))
         }

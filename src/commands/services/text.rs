@@ -250,8 +250,8 @@ fn write_endpoints(text: &mut String, service: &Service) {
             line(
                 text,
                 format_args!(
-                    "to endpoints that are not listed any more: {established} established, \
-                     {syn_sent} SYN_SENT, {unreplied} unreplied, {other} other"
+                    "to endpoints that are no longer listed: {established} established, {syn_sent} \
+                     SYN_SENT, {unreplied} unreplied, {other} other"
                 ),
             );
         }

@@ -83,20 +83,24 @@ pub async fn publish(
                 Err(Failure::Forbidden(text)) => {
                     if !std::mem::replace(&mut forbidden, true) {
                         tracing::warn!(
-                            "API server forbids Events; allow create of events.k8s.io: {text}"
+                            "the API server forbids Events: let the agent's role create events.k8s.io: \
+                             {text}"
                         );
                     }
                 }
                 // The next Event may be valid.
                 Err(Failure::Rejected(text)) => {
-                    tracing::warn!(reason = notice.reason, "API server rejected an Event: {text}");
+                    tracing::warn!(
+                        reason = notice.reason,
+                        "the API server rejected an Event: {text}"
+                    );
                 }
                 Err(Failure::Passing(text)) => {
                     if let Some(pause) = pauses.next() {
                         tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
                         continue;
                     }
-                    tracing::debug!(reason = notice.reason, "Event lost: {text}");
+                    tracing::debug!(reason = notice.reason, "lost an Event: {text}");
                 }
             }
             break;
