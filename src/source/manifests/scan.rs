@@ -23,7 +23,7 @@ const NOT_USED_LIMIT: usize = 50;
 /// A reader of files and directories into a collection. It logs each problem when it occurs.
 pub(super) struct Scanner {
     pub(super) roots: Vec<PathBuf>,
-    context: Context,
+    context: Context<'static>,
     pub(super) collection: Collection,
     not_used: BTreeSet<String>,
     /// The number of times that a file could not be read, or was no YAML or JSON.
