@@ -3,16 +3,16 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
-use shunt_core::explain::{Code, Finding};
+use shunt_core::explain::{Code, Finding, Packet, walk};
 use shunt_core::model::{Family, ObjectName};
 use shunt_core::plan::FrontendKey;
 
 use super::report::ServiceExplanation;
+use super::source::{assumed_packet, packet_from_namespace};
 use super::{
-    Client, Explanation, Facts, Subject, Verdict, Way, explain as explain_packet, of_service,
+    Explanation, Facts, Subject, Verdict, explain as explain_packet, first_packet, of_service,
 };
-use crate::agent::Failure;
-use crate::agent::kernel_errors;
+use crate::agent::{Failure, kernel_errors, netns};
 use crate::commands::args::{Destination, Explain, Probes};
 use crate::commands::history;
 use crate::commands::objects::{place, service_port, settled};
@@ -83,13 +83,6 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     }
 }
 
-fn client(arguments: &Explain, to: IpAddr) -> anyhow::Result<Client> {
-    match arguments.netns.as_deref() {
-        Some(namespace) => Client::in_namespace(namespace, arguments.from, to),
-        None => Client::find(arguments.from, to),
-    }
-}
-
 /// A question with the objects that answer it.
 struct Asked<'a> {
     arguments: &'a Explain,
@@ -102,27 +95,29 @@ impl Asked<'_> {
         if subject.agent.is_none() {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
-            let client = Client::assumed(self.arguments.from, node, to.address);
-            let packet = client.packet(to);
+            let packet = assumed_packet(self.arguments.from, node, to);
             return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
-        let client = client(self.arguments, to.address)?;
-        let packet = client.packet(to);
+        let namespace = self.arguments.netns.as_deref().map(netns::path);
+        let packet = match &namespace {
+            Some(namespace) => packet_from_namespace(namespace, self.arguments.from, to)?,
+            None => first_packet(self.arguments.from, to)?,
+        };
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
-        let way = Way::of(&packet, &mut tables).map_err(kernel_errors::explain)?;
+        let way = walk(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
-            facts.probe(&packet, &client, which == Probes::All)?;
+            facts.probe(&packet, namespace.as_deref(), which == Probes::All)?;
         }
         Ok(explain_packet(&packet, subject, Some(&way), &facts))
     }
 
     /// Returns the frontend with the counter of this packet.
-    fn frontend(&self, packet: &shunt_core::explain::Packet) -> Option<FrontendKey> {
+    fn frontend(&self, packet: &Packet) -> Option<FrontendKey> {
         let keys = [packet.address_key(), packet.node_port_key()];
         keys.into_iter().flatten().find(|key| self.subject.desired.frontend(*key).is_some())
     }

@@ -10,7 +10,7 @@ use crate::plan::{
 
 use super::endpoints::{EndpointView, NotUsed, choices_of, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{Choice, End, Entry, Packet, Walk};
+use super::walk::{Choice, End, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,7 +161,7 @@ fn proxied(
     let family = packet.family();
     let is_there = context.options.loopback_node_ports.has(family)
         && packet.destination == LoopbackNodePorts::address(family)
-        && packet.entry == Entry::Node;
+        && packet.from_node;
     let key = packet.node_port_key()?;
     if !is_there || key.protocol() != Protocol::Tcp {
         return None;

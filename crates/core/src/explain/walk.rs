@@ -6,11 +6,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::model::{Backend, Balancing, Family, Protocol};
 use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value, hash_index};
 
 /// The first packet of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Packet {
     /// The source address.
     pub source: IpAddr,
@@ -20,17 +23,10 @@ pub struct Packet {
     pub protocol: u8,
     /// The destination port.
     pub port: u16,
-    /// Where the packet enters the rules.
-    pub entry: Entry,
-}
-
-/// Where a packet enters the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    /// The node itself sends the packet.
-    Node,
-    /// The packet arrives on this interface; `None` if its name is unknown.
-    Interface(Option<Arc<str>>),
+    /// The interface on which it arrives; `None` if the node sends it, or if that is unknown.
+    pub interface: Option<Arc<str>>,
+    /// True if the node itself sends it.
+    pub from_node: bool,
 }
 
 impl Packet {
@@ -138,6 +134,29 @@ impl Walk {
             _ => &[],
         }
     }
+
+    /// Returns true if both lead to the same outcome with the same probabilities. A client's last
+    /// backend is as good as a random choice that contains it. The kernel may masquerade a pod that
+    /// reaches itself because another Service, which the plan of this one lacks, has the pod.
+    #[must_use]
+    pub fn agrees_with(&self, planned: &Walk) -> bool {
+        use End::{Dropped, Rejected, Translated, Untouched};
+        match (&self.end, &planned.end) {
+            (Translated { choices, pools, lost, .. }, Translated { choices: wanted, .. }) => {
+                let is_planned = |choice: &Choice| {
+                    wanted.iter().any(|it| {
+                        it.backend == choice.backend
+                            && (choice.masquerade == Some(Masquerade::Hairpin)
+                                || choice.masquerade == it.masquerade)
+                    })
+                };
+                let same_number = pools.is_none() || choices.len() == wanted.len();
+                *lost == 0.0 && same_number && choices.iter().all(is_planned)
+            }
+            (Rejected(_), Rejected(_)) | (Dropped(_), Dropped(_)) | (Untouched, Untouched) => true,
+            _ => false,
+        }
+    }
 }
 
 /// The end of a packet's way through the chains before routing.
@@ -175,6 +194,16 @@ pub struct Choice {
     pub backend: Backend,
     /// The probability, from 0 to 1.
     pub probability: f64,
+    /// Why the kernel masquerades the connection behind routing; `None` if it does not.
+    pub masquerade: Option<Masquerade>,
+}
+
+impl Choice {
+    /// Returns a choice that is not masqueraded.
+    #[must_use]
+    pub fn of(backend: Backend, probability: f64) -> Choice {
+        Choice { backend, probability, masquerade: None }
+    }
 }
 
 /// Why the kernel masquerades a connection.
@@ -209,14 +238,16 @@ impl Masquerade {
 /// How deep chains may call each other (`NFT_JUMP_STACK_SIZE` of `net/netfilter/nf_tables.h`).
 const MAX_DEPTH: usize = 16;
 
-/// Follows a packet through the chains before routing.
+/// Follows a packet through the chains before routing, and behind it for each backend. If other
+/// transactions change the kernel's tables meanwhile, the way may differ from the plan; the caller
+/// looks again then.
 ///
 /// # Errors
 /// The error of `tables`.
 pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error> {
-    let base = match packet.entry {
-        Entry::Node => ChainName::NatOutput,
-        Entry::Interface(_) => ChainName::NatPrerouting,
+    let base = match packet.from_node {
+        true => ChainName::NatOutput,
+        false => ChainName::NatPrerouting,
     };
     let mut walker = Walker::new(packet, tables);
     let end = match walker.chain(base, 0)? {
@@ -225,28 +256,28 @@ pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error
         Flow::NoChain => End::NoTable,
     };
     let Walker { partly, marked, assumes_interface, .. } = walker;
-    let end = match partly {
+    let mut end = match partly {
         Some(Partly { pools, frontend, choices, lost }) if !choices.is_empty() => {
             End::Translated { choices, pools: Some(pools), frontend, lost }
         }
         _ => end,
     };
+    if let End::Translated { choices, .. } = &mut end {
+        for choice in choices {
+            choice.masquerade = masquerade(packet, choice.backend, marked, tables)?;
+        }
+    }
     Ok(Walk { end, marked, assumes_interface })
 }
 
-/// Returns why the kernel masquerades a translated connection behind routing, for one backend;
-/// `None` if it does not. `marked` is the result of [`walk`].
-///
-/// # Errors
-/// The error of `tables`.
-pub fn masquerade<T: Tables>(
+fn masquerade<T: Tables>(
     packet: &Packet,
     backend: Backend,
     marked: Option<Masquerade>,
     tables: &mut T,
 ) -> Result<Option<Masquerade>, T::Error> {
     // What arrives for the node itself is never routed on.
-    if packet.entry != Entry::Node && tables.is_local(backend.address)? {
+    if !packet.from_node && tables.is_local(backend.address)? {
         return Ok(None);
     }
     let packet = &Packet { destination: backend.address, port: backend.port, ..packet.clone() };
@@ -425,10 +456,10 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     fn arrives_on(&mut self, matches: impl Fn(&str) -> bool) -> bool {
-        match &self.packet.entry {
-            Entry::Node => matches(""),
-            Entry::Interface(Some(name)) => matches(name),
-            Entry::Interface(None) => {
+        match &self.packet.interface {
+            Some(name) => matches(name),
+            None if self.packet.from_node => matches(""),
+            None => {
                 self.assumes_interface = true;
                 false
             }
@@ -473,7 +504,7 @@ impl<T: Tables> Walker<'_, T> {
         else {
             return Ok(Step::NextRule);
         };
-        let choices = vec![Choice { backend, probability: 1.0 }];
+        let choices = vec![Choice::of(backend, 1.0)];
         let end = End::Translated { choices, pools: None, frontend, lost: 0.0 };
         Ok(Step::Leave(Flow::End(end)))
     }
@@ -530,6 +561,6 @@ fn add(choices: &mut Vec<Choice>, backend: Backend, probability: f64) {
     // The second rule of a balancer finds the backend of the first slot, which is the first choice.
     match choices.first_mut().filter(|choice| choice.backend == backend) {
         Some(choice) => choice.probability += probability,
-        None => choices.push(Choice { backend, probability }),
+        None => choices.push(Choice::of(backend, probability)),
     }
 }
