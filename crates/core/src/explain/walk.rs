@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::model::{Backend, Balancing, Family, Protocol};
-use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value, hash_index};
+use crate::plan::{
+    ChainName, FrontendKey, Is, Key, Pools, Rule, Set, SourceRange, Statement, Value, hash_index,
+};
 
 /// The first packet of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,23 +54,6 @@ impl Packet {
     }
 }
 
-/// A key to look up in a set or map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lookup {
-    /// A frontend.
-    Frontend(FrontendKey),
-    /// A slot in the pool of a frontend.
-    Slot(FrontendKey, u32),
-    /// A source, and the frontend that it connects to.
-    Source(FrontendKey, IpAddr),
-    /// A client of a frontend with session affinity.
-    Client(IpAddr, FrontendKey),
-    /// An address.
-    Address(IpAddr),
-    /// A source and a destination.
-    Pair(IpAddr, IpAddr),
-}
-
 /// An element that a lookup has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
@@ -100,11 +85,21 @@ pub trait Tables {
     /// If the chain cannot be read.
     fn rules(&mut self, chain: ChainName) -> Result<Option<Vec<Line>>, Self::Error>;
 
-    /// Looks keys up in a set or map.
+    /// Looks keys up in a set or map. A range of sources is a single one.
     ///
     /// # Errors
     /// If the set cannot be read.
-    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Self::Error>;
+    fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Self::Error>;
+
+    /// Returns the last backend of a client of a frontend with session affinity.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn last_backend(
+        &mut self,
+        client: IpAddr,
+        key: FrontendKey,
+    ) -> Result<Option<Backend>, Self::Error>;
 
     /// Returns true if the address is one of the node's own, loopback included.
     ///
@@ -467,25 +462,29 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     /// Returns the key of the packet in a set without slots.
-    fn key(&self, set: Set) -> Option<Lookup> {
+    fn key(&self, set: Set) -> Option<Key> {
         let packet = self.packet;
         Some(match set {
             Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
-                Lookup::Address(packet.destination)
+                Key::Address(packet.destination)
             }
             Set::ServiceIps
             | Set::MasqueradeServices
             | Set::ShortCircuit
             | Set::RestrictedVips
-            | Set::AffinityServices => Lookup::Frontend(packet.address_key()?),
+            | Set::AffinityServices => Key::Frontend(packet.address_key()?),
             Set::ServiceNodeports
             | Set::MasqueradeNodeports
             | Set::ShortCircuitNodeports
-            | Set::AffinityNodeports => Lookup::Frontend(packet.node_port_key()?),
-            Set::AllowedSources => Lookup::Source(packet.address_key()?, packet.source),
-            Set::Affinity => Lookup::Client(packet.source, packet.address_key()?),
-            Set::Hairpin => Lookup::Pair(packet.source, packet.destination),
-            Set::Endpoints
+            | Set::AffinityNodeports => Key::Frontend(packet.node_port_key()?),
+            Set::AllowedSources => {
+                let (first, last) = (packet.source, packet.source);
+                Key::Source(packet.address_key()?, SourceRange { first, last })
+            }
+            Set::Hairpin if packet.source == packet.destination => Key::Hairpin(packet.source),
+            Set::Hairpin
+            | Set::Affinity
+            | Set::Endpoints
             | Set::NodeportEndpoints
             | Set::ShortCircuitEndpoints
             | Set::ShortCircuitNodeportEndpoints => return None,
@@ -498,12 +497,9 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     fn last_backend(&mut self) -> Result<Step, T::Error> {
-        let found = self.look_up(Set::Affinity)?;
-        let (Some(Match::Value(Value::Backend(backend))), Some(frontend)) =
-            (found, self.packet.address_key())
-        else {
-            return Ok(Step::NextRule);
-        };
+        let Some(frontend) = self.packet.address_key() else { return Ok(Step::NextRule) };
+        let found = self.tables.last_backend(self.packet.source, frontend)?;
+        let Some(backend) = found else { return Ok(Step::NextRule) };
         let choices = vec![Choice::of(backend, 1.0)];
         let end = End::Translated { choices, pools: None, frontend, lost: 0.0 };
         Ok(Step::Leave(Flow::End(end)))
@@ -526,7 +522,7 @@ impl<T: Tables> Walker<'_, T> {
             }
         };
         let count = u32::try_from(indexes.len()).unwrap_or(count);
-        let keys: Vec<Lookup> = indexes.map(|index| Lookup::Slot(frontend, index)).collect();
+        let keys: Vec<Key> = indexes.map(|index| Key::Pool(frontend, index)).collect();
         let found = self.tables.find(set, &keys)?;
         // The second rule of a balancer takes what the first one has missed.
         let mut partly = self.partly.take().unwrap_or(Partly {
