@@ -21,7 +21,7 @@ pub(super) const INTERFACE: &str =
     "the interface on which the packet arrives is unknown: assumed not to be a pod's";
 
 /// What becomes of a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// An endpoint gets it.
@@ -35,6 +35,7 @@ pub enum Verdict {
     /// The destination is not one of a Service.
     NotAService,
     /// Something decides that is not known here.
+    #[default]
     Unknown,
 }
 

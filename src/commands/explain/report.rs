@@ -177,7 +177,7 @@ impl Explanation {
             verdict,
             summary: String::new(),
             packet: packet.clone(),
-            service: target.map(Target::label),
+            service: target.map(|target| target.label.to_string()),
             frontend: target.map(|target| frontend(packet, target)),
             policy: target.map(|target| target.policy.as_str()),
             load_balancing: target.map(|target| target.balancing.name()),
@@ -263,7 +263,7 @@ fn endpoint(view: &EndpointView, way: &Walk, facts: &Facts, fates: &[Verdict]) -
 }
 
 /// The explanation of all frontends of a Service.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceExplanation {
     /// The Service as `namespace/name`.

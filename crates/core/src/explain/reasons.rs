@@ -1,5 +1,7 @@
 //! The reasons in the objects for what becomes of a packet.
 
+use std::sync::Arc;
+
 use crate::model::{
     Balancing, Family, Ignored, ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
@@ -42,6 +44,8 @@ pub struct Target {
     pub key: FrontendKey,
     /// The kind.
     pub kind: FrontendKind,
+    /// The service port as `namespace/name:port`.
+    pub label: Arc<str>,
     /// The Service that owns the frontend.
     pub service: ObjectName,
     /// The service port.
@@ -71,6 +75,7 @@ pub(super) fn target(
     let target = Target {
         key,
         kind,
+        label: frontend.label.clone(),
         service: service.name.clone(),
         port: port.clone(),
         policy,
@@ -79,17 +84,6 @@ pub(super) fn target(
     };
     let endpoints = endpoints(store, &target, locality, choices);
     Some((target, endpoints))
-}
-
-impl Target {
-    /// Returns the service port as `namespace/name:port`.
-    #[must_use]
-    pub fn label(&self) -> String {
-        match &*self.port.name {
-            "" => self.service.to_string(),
-            port => format!("{}:{port}", self.service),
-        }
-    }
 }
 
 /// The reasons for the end of a packet's way.
@@ -264,7 +258,7 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) ->
 
 /// Finds out why a service port has no endpoint.
 pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView]) -> Finding {
-    let label = target.label();
+    let label = &target.label;
     let all = |why: &[NotUsed]| {
         !views.is_empty() && views.iter().all(|view| view.why.is_some_and(|it| why.contains(&it)))
     };
