@@ -99,7 +99,7 @@ pub(crate) fn run(
         Err(error) => tracing::warn!(%error, "cannot remove the tables of a killed `shunt trace`"),
     }
     // Subscribed before the first listing, so that no change is lost between the two.
-    let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
+    let interfaces = Interfaces::subscribe().context("cannot watch the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
@@ -347,7 +347,7 @@ fn keep_running(
                 Err(unbound) = &mut health_server => return Err(unbound.into()),
                 Err(unbound) = &mut metrics_server => return Err(unbound.into()),
                 result = &mut addresses => {
-                    result.context("cannot follow the node's addresses")?;
+                    result.context("cannot watch the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
                 }
                 result = &mut source => {
@@ -416,7 +416,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         Ok(conntrack) => conntrack,
         Err(error) => {
             tracing::warn!(
-                "stale flows will not be deleted, connection tracking is not available: {error}"
+                "cannot delete stale flows: connection tracking is not available: {error}"
             );
             return Ok(None);
         }
@@ -441,10 +441,11 @@ fn on_unbound(
     Arc::new(move |service, address, error| {
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
+                "give the agent the capability NET_BIND_SERVICE, or the Service a port of 1024 or \
+                 above"
             }
             io::ErrorKind::AddrNotAvailable => "add the address to an interface",
-            _ => "free the port or give the Service another one",
+            _ => "free the port, or give the Service another one",
         };
         let notice = event(service, address, error);
         tracing::error!(

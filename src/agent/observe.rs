@@ -74,7 +74,7 @@ impl Observer {
                 self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 // First, so that the status of an agent that is ready includes this sync.
                 if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
-                    self.reports.history.notice(None, "programs again what changes".to_owned());
+                    self.reports.history.notice(None, "commits changes again".to_owned());
                 }
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
@@ -123,7 +123,7 @@ impl Observer {
             Event::Repaired { repaired, writers } => {
                 self.reports.metrics.add("shunt_drift_repairs_total", &[], 1.0);
                 let writers = if writers.is_empty() {
-                    "unknown, the agent now traces them for some seconds".to_owned()
+                    "unknown; the agent now watches for them for some seconds".to_owned()
                 } else {
                     let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
                     named.collect::<Vec<_>>().join(", ")
@@ -144,7 +144,7 @@ impl Observer {
                 self.reports.events.record(events::refused(quarantined, others));
             }
             Event::Released(released, others) => {
-                let text = format!("no longer refused by the kernel{}", more(others));
+                let text = format!("the kernel no longer refuses this frontend{}", more(others));
                 tracing::info!(frontend = %released.what, "{text}");
                 let text = format!("{}: {text}", released.what);
                 self.reports.history.notice(released.service.clone(), text);
@@ -312,8 +312,8 @@ pub(crate) fn report_oversized(service: &ObjectName) {
 pub(crate) fn report_conflict(conflict: &SpecConflict) {
     let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
     let reason = format!(
-        "{frontend} belongs to Service {winner}: {reason}; it is left out here until that Service \
-         releases it; change one of them"
+        "{frontend} belongs to Service {winner} until that Service releases it: {reason}; change \
+         one of the two"
     );
     Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))

@@ -125,9 +125,9 @@ fn differences(before: &Change, after: &Store) -> Vec<String> {
 fn fields<T: Serialize>(what: &str, before: Option<&T>, after: Option<&T>) -> Vec<String> {
     let (Some(before), Some(after)) = (before, after) else {
         return match (before, after) {
-            (None, None) => vec![format!("{what} changed, and still is not for shunt")],
-            (None, _) => vec![format!("{what} came")],
-            (_, None) => vec![format!("{what} left")],
+            (None, None) => vec![format!("{what} changed, and shunt still ignores it")],
+            (None, _) => vec![format!("{what} appeared")],
+            (_, None) => vec![format!("{what} is gone")],
             _ => Vec::new(),
         };
     };
@@ -155,12 +155,12 @@ fn slices(before: Option<&EndpointSlice>, after: Option<&EndpointSlice>) -> Vec<
     for address in old.keys().chain(new.keys().filter(|address| !old.contains_key(*address))) {
         let (old, new) = (old.get(address), new.get(address));
         let what = match (old.map(condition), new.map(condition)) {
-            (None, Some("ready")) => "came".to_owned(),
-            (None, Some(condition)) => format!("came, {condition}"),
-            (Some("ready"), None) => "left".to_owned(),
-            (Some(condition), None) => format!("left, was {condition}"),
+            (None, Some("ready")) => "added".to_owned(),
+            (None, Some(condition)) => format!("added, {condition}"),
+            (Some("ready"), None) => "removed".to_owned(),
+            (Some(condition), None) => format!("removed, was {condition}"),
             (Some(before), Some(after)) if before != after => format!("is {after}, was {before}"),
-            _ if old != new => "has another node or other hints".to_owned(),
+            _ if old != new => "changed its node or hints".to_owned(),
             _ => continue,
         };
         changed.entry(what).or_default().push(*address);
@@ -206,7 +206,7 @@ impl fmt::Display for Line {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "what changed since {} (earlier changes are not known)", self.since)?;
+        writeln!(f, "changes since {} (earlier ones are unknown)", self.since)?;
         let name = |line: &Line| line.service.clone().unwrap_or_else(|| "-".to_owned());
         let width = self.changes.iter().map(|line| name(line).chars().count()).max();
         for line in &self.changes {

@@ -65,12 +65,14 @@ impl ObjectArguments {
         let file = match &self.manifests[..] {
             [] => return Ok(ask_history(Selection::All)?),
             [file] => file,
-            _ => anyhow::bail!("--at reads one file of `shunt history -o json`"),
+            _ => anyhow::bail!(
+                "--at needs exactly one --manifests, a file that `shunt history -o json` wrote"
+            ),
         };
         let name = file.display();
         let json = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
         let history: History = serde_json::from_slice(&json).with_context(|| {
-            format!("{name} is not what `shunt history -o json` of this version writes")
+            format!("{name} is not a file that `shunt history -o json` of this version wrote")
         })?;
         Ok(history.objects)
     }
@@ -79,7 +81,7 @@ impl ObjectArguments {
 /// Makes the objects those of an earlier time.
 pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     let since = objects.excerpt.since;
-    anyhow::ensure!(at >= since, "the history reaches back to {since} only, --at is {at}");
+    anyhow::ensure!(at >= since, "the history begins at {since}, after --at {at}");
     objects.rewind(at);
     Ok(())
 }

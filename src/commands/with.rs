@@ -24,7 +24,7 @@ pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
     for path in files {
         let name = path.display();
         let bytes = read(path).map_err(|reason| anyhow!("{name}: {reason}"))?;
-        let bytes = bytes.with_context(|| format!("{name} is no file"))?;
+        let bytes = bytes.with_context(|| format!("{name} is not a file"))?;
         let file: Arc<Path> = path.as_path().into();
         let found = parse(&file, &bytes, &mut context).map_err(|problem| anyhow!("{problem}"))?;
         let is_wrong = |problem: &&Diagnostic| problem.severity != Severity::Note;

@@ -416,7 +416,7 @@ impl Dataplane {
             }
             self.stats.full = true;
             for family in &prepared.too_small {
-                tracing::info!(%family, "sets of the table are too small, making all of them anew");
+                tracing::info!(%family, "sets of the table are too small, replacing all of them");
                 if let Some(current) = self.state.current_mut() {
                     current.rebuild_table(*family, &prepared.stale);
                 }

@@ -103,9 +103,8 @@ impl Dataplane {
         }
         if refusals.iter().any(lacks_timeouts) && self.has_timeouts() {
             tracing::warn!(
-                "the kernel cannot give connections timeouts of their own \
-                 (CONFIG_NF_CONNTRACK_TIMEOUT): a client whose endpoint does not answer may try the \
-                 same endpoint for two minutes"
+                "the kernel has no timeouts per connection (CONFIG_NF_CONNTRACK_TIMEOUT): a client \
+                 whose endpoint does not answer may try the same endpoint for two minutes"
             );
             self.desired.set_without_timeouts();
             self.dirty.node_context = true;
@@ -115,8 +114,8 @@ impl Dataplane {
         if refusals.iter().any(is_about_gone) && self.gone.give_up() {
             let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
             tracing::error!(
-                "connections to gone endpoints are not reset, the kernel refuses it: {}; turn \
-                 shunt.resetGoneEndpoints off",
+                "cannot reset connections to gone endpoints, the kernel refuses the rules: {}; \
+                 turn shunt.resetGoneEndpoints off",
                 reasons.join("; ")
             );
             return true;
@@ -157,7 +156,7 @@ impl Dataplane {
             return false;
         };
         let reason: Arc<str> =
-            format!("{error}; the Service has the most elements of this transaction, {slots}")
+            format!("{error}; the Service has the most elements in this transaction, {slots}")
                 .into();
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);

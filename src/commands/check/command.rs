@@ -62,7 +62,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         effective,
         store,
         addresses: addresses.map(|_| ()).map_err(|it| format!("the addresses are unknown: {it}")),
-        links: links().map_err(|error| format!("interfaces cannot be listed: {error}")),
+        links: links().map_err(|error| format!("cannot list interfaces: {error}")),
         kube_proxy: others::find_kube_proxy(),
         agent: others::find_agent(),
     });

@@ -25,7 +25,7 @@ pub(super) fn is_forbidden(error: &Error) -> bool {
     matches!(error, Error::Request { errno: Errno::EPERM | Errno::EACCES, .. })
 }
 
-const FORBIDDEN: &str = "asking needs CAP_NET_ADMIN";
+const FORBIDDEN: &str = "this check needs CAP_NET_ADMIN";
 
 fn kernel() -> Result<Socket, String> {
     connect().map_err(|error| {
@@ -34,7 +34,7 @@ fn kernel() -> Result<Socket, String> {
 }
 
 fn unasked(error: Error) -> String {
-    format!("the kernel cannot be asked: {error}")
+    format!("cannot ask the kernel: {error}")
 }
 
 pub(super) fn nf_tables(_: &Facts<'_>) -> Judgement {
@@ -46,7 +46,7 @@ fn answer<T>(answer: Result<T, Error>, release: &str) -> Judgement {
     match answer {
         Err(error) if is_forbidden(&error) => Err(FORBIDDEN.into()),
         Err(error) => fail(
-            format!("Linux {release} has none: {error}"),
+            format!("Linux {release} has no nf_tables: {error}"),
             "load the module nf_tables, or use a kernel with CONFIG_NF_TABLES",
         ),
         Ok(_) => ok(format!("answers (Linux {release})")),
@@ -65,7 +65,7 @@ pub(super) fn features(facts: &Facts<'_>) -> Judgement {
     if missing.is_empty() {
         let known = dataplane::features().collect::<Vec<_>>().join(", ");
         let families = if has_ipv6 { "IPv4 and IPv6" } else { "IPv4" };
-        return ok(format!("the kernel accepts all rules, for {families}: {known}"));
+        return ok(format!("the kernel accepts all rules for {families}: {known}"));
     }
     lacks(&missing)
 }
@@ -87,7 +87,7 @@ fn lacks(missing: &[MissingFeature]) -> Judgement {
 pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
     let mut kernel = kernel()?;
     if !facts.run.own_tables {
-        return ok("shared tables, by --own-tables=false");
+        return ok("--own-tables=false: other processes can modify the tables");
     }
     ok(match has_owned_tables(&mut kernel).map_err(unasked)? {
         true => "no other process can modify the tables of a running agent",
@@ -123,7 +123,7 @@ pub(super) fn ipv6(_: &Facts<'_>) -> Judgement {
 fn reachable(on_node: bool, in_tables: bool) -> Judgement {
     match (on_node, in_tables) {
         (true, false) => warn(
-            "the node has it, but its nf_tables does not; Services are reachable by IPv4 only",
+            "the node has IPv6, but its nf_tables does not; Services are reachable by IPv4 only",
             "use a kernel with CONFIG_NF_TABLES_IPV6",
         ),
         (true, true) => ok("present"),

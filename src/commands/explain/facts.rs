@@ -373,7 +373,7 @@ fn by_route(route: &Route, query: RouteQuery, links: &[Link]) -> Reach {
     let via = if gateway.is_empty() { "" } else { "via " };
     let state = match neighbour {
         Some(state) => format!("{state:?}").to_uppercase(),
-        None => "not looked for yet".to_owned(),
+        None => "not resolved yet".to_owned(),
     };
     let obstacle = if neighbour == Some(NeighbourState::Failed) {
         Some(format!("neighbour {gateway}on {output} does not answer (FAILED)"))

@@ -18,7 +18,7 @@ const LATE: f64 = 2.0;
 
 /// What the way of a packet may depend on.
 pub(super) const INTERFACE: &str =
-    "the interface on which the packet arrives is unknown: assumed not to be a pod's";
+    "the interface on which the packet arrives is unknown; this assumes that it is not a pod's";
 
 /// What becomes of a new connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -216,8 +216,8 @@ impl Judge<'_> {
         }
         if let Some(foreign) = trace.backend {
             let text = format!(
-                "another program translated the connection to {foreign}, which is no endpoint of the \
-             Service: see `shunt trace`"
+                "another program translated the connection to {foreign}, which is not an endpoint \
+                 of the Service: see `shunt trace`"
             );
             self.first(Code::ForeignTranslation, text);
         }
@@ -282,7 +282,7 @@ impl Judge<'_> {
         let mut fate = Verdict::Delivered;
         if let Some(EndpointFacts { reach, others, .. }) = facts {
             if reach.route.is_none() {
-                let text = format!("the route to endpoint {backend} could not be read");
+                let text = format!("cannot read the route to endpoint {backend}");
                 self.find(Code::EndpointUnreachable, text);
                 fate = Verdict::Unknown;
             } else if let Some((obstacle, verdict)) = &reach.obstacle {
@@ -291,8 +291,8 @@ impl Judge<'_> {
                 return *verdict;
             } else if let Some(router) = reach.default_router.filter(|_| is_local) {
                 let text = format!(
-                    "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
-                 default route to {router}: is its pod gone?"
+                    "the EndpointSlice puts endpoint {backend} on this node, but packets to it \
+                     leave by the default route to {router}: is its pod gone?"
                 );
                 self.find(Code::EndpointUnreachable, text);
                 fate = Verdict::Unknown;
@@ -310,9 +310,9 @@ impl Judge<'_> {
         let is_hairpin = choice.backend.address == packet.source && !packet.from_node;
         if is_hairpin && choice.masquerade.is_none() {
             let text = format!(
-                "the client is the endpoint {backend} itself, and nothing masquerades the connection: \
-             its answers would not come back through the node; does the EndpointSlice name this \
-             node in nodeName?"
+                "the client is the endpoint {backend} itself, and nothing masquerades the \
+                 connection: its answers do not come back through the node; does the EndpointSlice \
+                 name this node in nodeName?"
             );
             self.find(Code::HairpinWithoutMasquerade, text);
             // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
@@ -326,15 +326,17 @@ impl Judge<'_> {
         }
         let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
         if let Some(tracked) = tracked.filter(|_| fate == Verdict::Delivered) {
-            let text = format!(
-                "endpoint {backend} has not answered {} tracked connections, but {}; --probe \
-             shows whether it answers now",
-                tracked.waiting,
-                match tracked.answered {
-                    0 => "no others".to_owned(),
-                    answered => format!("answered {answered} others, which may be older"),
+            let waiting = tracked.waiting;
+            let text = match tracked.answered {
+                0 => {
+                    format!("endpoint {backend} has answered none of {waiting} tracked connections")
                 }
-            );
+                answered => format!(
+                    "endpoint {backend} has not answered {waiting} tracked connections, but has \
+                     answered {answered} others, which may be older"
+                ),
+            };
+            let text = format!("{text}; --probe shows whether it answers now");
             // An entry stays for two minutes, even if its client has given up and the endpoint is back.
             self.find(Code::EndpointNotAnswering, text);
             fate = Verdict::Unknown;
@@ -366,7 +368,7 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     if let Some(refused) = rules.quarantined.iter().find(|it| name.is_some() && it.frontend == name)
     {
         let text = format!(
-            "the kernel refuses {}: {}; what it had before stays in force",
+            "the kernel refuses {}: {}; its previous state stays in effect",
             refused.what, refused.reason
         );
         find(Code::Quarantined, text);
@@ -387,14 +389,16 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         find(Code::NotCommittedYet, text);
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
-        let text =
-            format!("{}, for {:.0} s: this is the earlier state", trouble.reason, trouble.seconds);
+        let text = format!(
+            "{}, for {:.0} s: this explains the last known state",
+            trouble.reason, trouble.seconds
+        );
         find(Code::ApiStale, text);
     }
     if !status.kube_proxy.is_nothing() {
         let text = format!(
             "kube-proxy or its leftovers are on this node: {}; its rules may translate the packet \
-             before shunt's: run shunt cleanup --kube-proxy --keep-own",
+             before shunt's: run `shunt cleanup --kube-proxy --keep-own`",
             status.kube_proxy
         );
         find(Code::KubeProxyPresent, text);
@@ -410,7 +414,7 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
 fn difference(way: &Walk) -> String {
     let what = match &way.end {
         End::NoTable => "the table or its base chain is missing".to_owned(),
-        End::Foreign(chain) => format!("chain {chain} has a rule or element of another program"),
+        End::Foreign(chain) => format!("another program added a rule or element to chain {chain}"),
         End::Untouched => "no rule translates the packet".to_owned(),
         End::Rejected(chain) => format!("chain {chain} rejects the packet"),
         End::Dropped(chain) => format!("chain {chain} drops the packet"),
@@ -419,14 +423,14 @@ fn difference(way: &Walk) -> String {
             lost * 100.0
         ),
         End::Translated { choices, .. } => format!(
-            "it has {} endpoints for this packet, and not those of the plan, or masquerades it \
-             otherwise",
+            "they lead to {} endpoints, not to the planned ones, or masquerade the packet \
+             differently",
             choices.len()
         ),
     };
     format!(
-        "the kernel's tables differ from the plan: {what}; another process has changed them, and \
-         the agent repairs them at its next check (shunt diff shows all differences)"
+        "the kernel's tables differ from the plan: {what}; another process changed them, and the \
+         agent repairs them at its next check (`shunt diff` shows all differences)"
     )
 }
 

@@ -107,7 +107,7 @@ fn of_service(
             Some(address) => frontends.push((key, address)),
             None => {
                 let why = context.map(|context| node_port_addresses(context, key.family()));
-                let text = format!("{key} is on no address: {}", why.unwrap_or_default());
+                let text = format!("no address serves {key}: {}", why.unwrap_or_default());
                 findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
             }
         }

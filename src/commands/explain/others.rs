@@ -61,10 +61,10 @@ impl Others {
         let unjudged = match legacy_tables_in_effect(table_family(packet.family())) {
             Ok(names) if names.is_empty() => None,
             Ok(names) => Some(format!(
-                "legacy iptables has rules that are not judged here, in the tables {}",
+                "the effect of legacy iptables' rules in the tables {}",
                 names.join(", ")
             )),
-            Err(error) => Some(format!("the rules of legacy iptables could not be read: {error}")),
+            Err(error) => Some(format!("the rules of legacy iptables: {error}")),
         };
         let output = match route_to(RouteQuery::to(packet.destination)) {
             Ok(RouteAnswer::Route(route)) => route.output,
@@ -131,7 +131,8 @@ impl Others {
                 passage.packet.mark.value &= !mark;
                 // A masquerade has changed the source to an address that is not known here.
                 if mark != 0 && passage.others.has(&[PREROUTING, INPUT]) {
-                    let text = "a chain at prerouting or input, of a masqueraded packet".to_owned();
+                    let text = "a chain at prerouting or input, which sees the masqueraded source"
+                        .to_owned();
                     return Ok(dropped.unwrap_or(Passing::May(text)));
                 }
             }

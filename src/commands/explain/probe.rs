@@ -83,8 +83,8 @@ impl Probe {
         let namespace = match namespace {
             None if !packet.from_node => Some(namespace_of(packet.source).with_context(|| {
                 format!(
-                    "no network namespace on this node has {}: give --netns of the client, or run \
-                     this on its node with access to /proc and /run/netns of the host",
+                    "no network namespace on this node has {}: give the client's --netns, or run \
+                     this on the client's node with access to the host's /proc and /run/netns",
                     packet.source
                 )
             })?),
@@ -94,7 +94,7 @@ impl Probe {
             Some(path) => within(&path, || open(protocol, from))?,
             None => open(protocol, from),
         };
-        let socket = socket.context("the probe cannot be sent")?;
+        let socket = socket.context("cannot send the probe")?;
         let own = socket.local_addr()?;
         let target = trace::Target { to, protocol, from: Some(own), count: 1 };
         let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
@@ -107,7 +107,7 @@ impl Probe {
         };
         let outcome = attempt(&socket, protocol, to, is_repeated);
         let took = start.elapsed();
-        let Some(outcome) = outcome.context("the probe cannot be sent")? else { return Ok(None) };
+        let Some(outcome) = outcome.context("cannot send the probe")? else { return Ok(None) };
         let trace = tracer.report().map_err(traced)?;
         Ok(Some(Probe { client: own, outcome, trace, took }))
     }

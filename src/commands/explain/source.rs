@@ -109,8 +109,8 @@ fn source_for(what: &str, to: IpAddr) -> Result<IpAddr> {
         Err(error) => error.to_string(),
     };
     bail!(
-        "{what} has no route to {to}: {reason}; a connection fails there, before it reaches any rule \
-         of the node"
+        "{what} has no route to {to}: {reason}; the connection fails there, before it reaches any \
+         rule of the node"
     )
 }
 

@@ -28,8 +28,9 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     logging::start_with(&objects.logging);
     let selected = selected(arguments)?;
     if objects.manifests.is_empty() && objects.settings.is_given() {
-        let error =
-            anyhow!("--config and its flags need --manifests; the running agent has its own");
+        let error = anyhow!(
+            "--config and its flags need --manifests; the running agent has its own configuration"
+        );
         return Err(error.into());
     }
     netns::enter(arguments.netns.as_deref())?;
@@ -84,7 +85,8 @@ impl<'a> View<'a> {
         let agent = match Agent::ask(selected) {
             Err(NoAnswer::NoAgent) => {
                 let found = all_verdicts();
-                let found = found.context("no shunt runs, and the kernel cannot be read")?;
+                let found = found
+                    .context("shunt is not running, and this command cannot read the kernel")?;
                 let none = NoAnswer::NoAgent;
                 anyhow::ensure!(
                     !found.is_empty(),
@@ -116,7 +118,7 @@ impl<'a> View<'a> {
             (Err(error), Some(agent)) => {
                 agent.is_current = false;
                 agent.asked = (start, Duration::ZERO);
-                agent.silence = Some(format!("{error}; the objects are old"));
+                agent.silence = Some(format!("{error}; showing the last known objects"));
             }
             (Err(_), None) => {}
         }
@@ -141,7 +143,7 @@ impl<'a> View<'a> {
             differing,
         };
         let Some(agent) = &self.agent else {
-            problems.insert(0, format!("{}; this is what the kernel has", NoAnswer::NoAgent));
+            problems.insert(0, format!("{}; showing what the kernel has", NoAnswer::NoAgent));
             return picture_of_kernel(&kernel, self.selected, problems);
         };
         let mut status = agent.objects.status.clone();
@@ -187,7 +189,7 @@ fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
         name.split_once('/').unwrap_or((namespace.as_deref().unwrap_or("default"), name));
     let service = ObjectName::new(of, name);
     if let Some(other) = namespace.as_ref().filter(|namespace| *namespace != of) {
-        anyhow::bail!("{whole} is not in the namespace {other} of --namespace; give one of both");
+        anyhow::bail!("{whole} and --namespace {other} name different namespaces; give only one");
     }
     Ok(Selected { namespace: None, service: Some(service) })
 }
@@ -222,13 +224,13 @@ fn check(picture: &Picture, selected: &Selected, arguments: &Arguments) -> anyho
         && picture.services.is_empty()
         && picture.ignored.is_empty()
     {
-        anyhow::bail!("there is no Service {name}; `shunt services` lists all");
+        anyhow::bail!("Service {name} not found: `shunt services` lists all");
     }
     let mut frontends = picture.services.iter().flat_map(|service| &service.frontends);
     if let (Some(name), Some(port)) = (&selected.service, port(arguments))
         && !frontends.any(|frontend| is_of_port(frontend, arguments))
     {
-        anyhow::bail!("the Service {name} has no port {port}; `shunt services {name}` lists them");
+        anyhow::bail!("Service {name} has no port {port}: `shunt services {name}` lists its ports");
     }
     Ok(())
 }

@@ -248,7 +248,8 @@ impl Painter<'_> {
     ) -> (&'static str, Option<String>) {
         if !is_planned {
             let lost = self.conflicts.get(&(key, service.name.clone()));
-            let reason = lost.map(|it| format!("Service {} has it: {}", it.winner, it.reason));
+            let reason =
+                lost.map(|it| format!("it belongs to Service {}: {}", it.winner, it.reason));
             return ("conflict", reason);
         }
         if let Some(reason) = self.quarantined.get(&*key.to_string()) {
@@ -263,7 +264,7 @@ impl Painter<'_> {
             return (state, Some(format!("{reason}; see shunt status")));
         }
         if has_no_address {
-            let reason = "nodePortAddresses select no address of this family".to_owned();
+            let reason = "nodePortAddresses selects no address of this family".to_owned();
             return ("no-address", Some(reason));
         }
         match view.and_then(|view| view.finding.clone()) {

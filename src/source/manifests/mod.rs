@@ -43,9 +43,7 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// Files have no content that can be read: their problems are logged.
-    #[error(
-        "{0} of the files cannot be used, see the errors above; nothing is known of their objects"
-    )]
+    #[error("cannot use {0} of the files, see the errors above; their objects are unknown")]
     Unusable(usize),
     /// The files cannot be watched.
     #[error(transparent)]

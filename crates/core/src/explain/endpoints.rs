@@ -69,9 +69,11 @@ impl NotUsed {
             NotUsed::OtherZone => "its topology hints name other zones",
             NotUsed::OtherNode => "its topology hints name other nodes",
             NotUsed::NotLocal => "on another node, and the policy is Local",
-            NotUsed::OtherFamily => "an address of the other family",
-            NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
-            NotUsed::Drained => "drained: the annotation of its EndpointSlice sets the weight to 0",
+            NotUsed::OtherFamily => "its address is of the other IP family",
+            NotUsed::PortMissing => {
+                "its EndpointSlice has no port with the Service port's name and protocol"
+            }
+            NotUsed::Drained => "drained: an annotation sets the weight of its EndpointSlice to 0",
         }
     }
 }
