@@ -56,7 +56,6 @@ use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{Server, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
-use crate::source::manifests::Locations;
 use crate::taken_ports::{NodePorts, Report};
 
 pub(crate) use failure::Failure;
@@ -118,8 +117,7 @@ fn once(
     config: &Config,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
-    let locations = Locations::default();
-    objects.load(&config.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    objects.load(&config.node_name, |changes| dataplane.apply_all(changes))?;
     if dataplane.is_held() {
         return Err(anyhow!(
             "nothing was programmed: {}",
@@ -129,7 +127,7 @@ fn once(
     }
     let report = dataplane.sync().context("nothing was programmed")?;
     let snapshot = dataplane.snapshot();
-    snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    snapshot.conflicts.iter().for_each(report_conflict);
     snapshot.oversized.iter().for_each(report_oversized);
     for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
         report_refused(quarantined, others, "fix the Service and run this again");
@@ -175,8 +173,6 @@ struct Reports {
     history: History,
     metrics: Metrics,
     known: AgentState,
-    /// The file and line of each Service in the manifests.
-    locations: Locations,
 }
 
 fn keep_running(
@@ -199,13 +195,11 @@ fn keep_running(
     }
     let metrics = Metrics::new(&families, service_counters(arguments)?, logging::lost_lines);
     let known = AgentState::new(dataplane.snapshot());
-    let locations = Locations::default();
     let reports = Reports {
         events,
         history: history.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
-        locations,
     };
     let (loaded, loaded_seen) = watch::channel(settings);
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
