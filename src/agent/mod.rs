@@ -62,7 +62,6 @@ use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{self, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
-use crate::source::manifests::Locations;
 use crate::taken_ports::{NodePorts, Report};
 
 pub(crate) use failure::Failure;
@@ -123,8 +122,7 @@ fn once(
     settings: &Effective,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
-    let locations = Locations::default();
-    objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    objects.load(&settings.node_name, |changes| dataplane.apply_all(changes))?;
     if dataplane.is_held() {
         return Err(anyhow!(
             "nothing was programmed: {}",
@@ -134,7 +132,7 @@ fn once(
     }
     let report = dataplane.sync().context("nothing was programmed")?;
     let snapshot = dataplane.snapshot();
-    snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    snapshot.conflicts.iter().for_each(report_conflict);
     snapshot.oversized.iter().for_each(report_oversized);
     for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
         report_refused(quarantined, others, "fix the Service and run this again");
@@ -180,8 +178,6 @@ struct Reports {
     history: History,
     metrics: Metrics,
     known: AgentState,
-    /// The file and line of each Service in the manifests.
-    locations: Locations,
 }
 
 fn keep_running(
@@ -214,13 +210,11 @@ fn keep_running(
         node_eligible: unknown_node_is_eligible,
     });
     let known = AgentState::new(dataplane.snapshot());
-    let locations = Locations::default();
     let reports = Reports {
         events,
         history: history.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
-        locations,
     };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));

@@ -18,7 +18,6 @@ use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
 use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
-use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// Sysctls to set after the first commit; `None` once they are set.
@@ -151,7 +150,7 @@ impl Observer {
                 self.reports.history.notice(released.service.clone(), text);
             }
             Event::Conflict(conflict) => {
-                report_conflict(conflict, &self.reports.locations);
+                report_conflict(conflict);
                 self.reports.events.record(events::conflict(&conflict.conflict));
             }
             Event::Oversized(service) => {
@@ -309,24 +308,17 @@ pub(crate) fn report_oversized(service: &ObjectName) {
     tracing::warn!(%service, "{OVERSIZED}");
 }
 
-/// Logs the conflict of two Services, with their places in the manifests.
-pub(crate) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
+/// Logs the conflict of two Services.
+pub(crate) fn report_conflict(conflict: &SpecConflict) {
     let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
-    let owner = match locations.of(winner) {
-        Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),
-        None => winner.to_string(),
-    };
     let reason = format!(
-        "{frontend} belongs to Service {owner} until that Service releases it: {reason}; change \
+        "{frontend} belongs to Service {winner} until that Service releases it: {reason}; change \
          one of the two"
     );
-    let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
+    Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
-        .with_value(frontend);
-    if let Some(Location { file, line }) = locations.of(loser) {
-        problem = problem.in_file(&file, Some(line));
-    }
-    problem.log();
+        .with_value(frontend)
+        .log();
 }
 
 pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &Snapshot) {

@@ -7,14 +7,13 @@ use std::net::IpAddr;
 use foldhash::HashMap;
 use nfnetlink::nft::{Element, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
-use shunt_core::explain::{Line, Lookup, Match, Tables};
-use shunt_core::model::Family;
+use shunt_core::explain::{Line, Match, Tables};
+use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    ChainName, FrontendKey, Key, NodeContext, Rule, Set, SourceRange, TABLE, base_chains,
-    on_demand_chain,
+    ChainName, FrontendKey, Key, NodeContext, Rule, Set, TABLE, Value, base_chains, on_demand_chain,
 };
 
-use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
+use super::codec::{Bytes, decode_value, encode_client, encode_key, table_family};
 use super::listing::look_up;
 use super::translate::expressions;
 use super::verdicts::{Verdict, Verdicts, add_verdicts};
@@ -57,11 +56,20 @@ impl Tables for KernelTables {
         Ok(self.chains.get(&chain).cloned())
     }
 
-    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Error> {
+    fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Error> {
         let family = self.family;
-        let keys: Vec<Bytes> = keys.iter().map(|key| encode(*key)).collect();
+        let keys: Vec<Bytes> = keys.iter().map(|key| encode_key(*key)).collect();
         let found = look_up(&mut self.socket, family, set, &keys)?;
         Ok(found.into_iter().map(|element| Some(read(family, &element?))).collect())
+    }
+
+    fn last_backend(&mut self, client: IpAddr, key: FrontendKey) -> Result<Option<Backend>, Error> {
+        let key = encode_client(client, key);
+        let found = look_up(&mut self.socket, self.family, Set::Affinity, &[key])?.pop().flatten();
+        Ok(match found.map(|element| read(self.family, &element)) {
+            Some(Match::Value(Value::Backend(backend))) => Some(backend),
+            _ => None,
+        })
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
@@ -82,19 +90,6 @@ impl Tables for KernelTables {
 fn read(family: Family, element: &Element) -> Match {
     let Some(data) = element.as_listed().data else { return Match::Member };
     decode_value(family, data).map_or(Match::Foreign, Match::Value)
-}
-
-fn encode(key: Lookup) -> Bytes {
-    match key {
-        Lookup::Frontend(key) => encode_key(Key::Frontend(key)),
-        Lookup::Slot(key, index) => encode_key(Key::Pool(key, index)),
-        Lookup::Source(key, source) => {
-            encode_key(Key::Source(key, SourceRange { first: source, last: source }))
-        }
-        Lookup::Client(client, key) => encode_client(client, key),
-        Lookup::Address(address) => encode_key(Key::Address(address)),
-        Lookup::Pair(source, destination) => encode_pair(source, destination),
-    }
 }
 
 /// Reads all chains of the table. Each rule is one of the planned rules of its chain, or foreign.

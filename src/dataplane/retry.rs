@@ -141,7 +141,7 @@ impl Dataplane {
         let mut services: BTreeMap<String, (usize, Vec<FrontendKey>)> = BTreeMap::new();
         let compared = current.compared(&self.desired);
         let held = |key: &&FrontendKey| self.quarantine.holds(Suspect::Frontend(**key));
-        for key in compared.frontends().iter().filter(|key| !held(key)) {
+        for key in compared.frontends.iter().filter(|key| !held(key)) {
             let old = current.record.frontend(*key).map(|it| &it.frontend);
             let new = self.desired.frontend(*key).map(|new| current.record.next(*key, new));
             let new = new.as_ref().map(|it| &it.frontend);
@@ -178,7 +178,7 @@ impl Dataplane {
             frontend.is_some_and(|it| it.frontend.chains(*key).any(|name| name == chain))
         };
         let compared = current.compared(&self.desired);
-        let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
+        let of_family = compared.frontends.iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
     }
 }

@@ -30,10 +30,6 @@ pub struct Services {
     /// How to sort the Services, and the frontends of each.
     #[arg(long, value_enum, default_value_t = Sort::Name)]
     pub sort: Sort,
-    /// With a name: count the tracked connections of each endpoint, which walks the whole
-    /// connection tracking table.
-    #[arg(long, requires = "name", conflicts_with_all = ["manifests", "with", "at"])]
-    pub connections: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,

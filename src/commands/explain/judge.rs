@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use nix::errno::Errno;
 use serde::Serialize;
-use shunt_core::explain::{Choice, Code, End, Entry, Finding, Packet, Reasons};
+use shunt_core::explain::{Choice, Code, End, Finding, Packet, Reasons, Walk};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::facts::{EndpointFacts, Facts, Passing, Reach};
+use super::Probe;
+use super::facts::{EndpointFacts, Facts, Passing};
 use super::probe::Outcome;
-use super::{Probe, Way};
 use crate::serve::status::{Source, Status};
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
@@ -21,7 +21,7 @@ pub(super) const INTERFACE: &str =
     "the interface on which the packet arrives is unknown; this assumes that it is not a pod's";
 
 /// What becomes of a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// An endpoint gets it.
@@ -35,6 +35,7 @@ pub enum Verdict {
     /// The destination is not one of a Service.
     NotAService,
     /// Something decides that is not known here.
+    #[default]
     Unknown,
 }
 
@@ -62,16 +63,16 @@ pub type Judgement = (Verdict, Vec<Finding>, Vec<Verdict>);
 pub fn judge(
     packet: &Packet,
     reasons: &Reasons,
-    way: &Way,
-    planned: &Way,
+    way: &Walk,
+    planned: &Walk,
     facts: &Facts,
     status: Option<&Status>,
 ) -> Judgement {
     let mut endpoints = Vec::new();
-    let mut judge = Judge { packet, reasons, way, facts, findings: Vec::new() };
+    let mut judge = Judge { packet, reasons, facts, findings: Vec::new() };
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
-    let verdict = match &way.walk.end {
+    let verdict = match &way.end {
         End::Rejected(_) => Verdict::Refused,
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
@@ -110,7 +111,7 @@ pub fn judge(
     let verdict = judge.full_table(verdict);
     let mut findings = judge.findings;
     findings.extend(state);
-    if way.walk.assumes_interface {
+    if way.assumes_interface {
         findings.push(Finding::new(Code::Assumed, INTERFACE));
     }
     (verdict, findings, endpoints)
@@ -120,7 +121,6 @@ pub fn judge(
 struct Judge<'a> {
     packet: &'a Packet,
     reasons: &'a Reasons,
-    way: &'a Way,
     facts: &'a Facts,
     findings: Vec<Finding>,
 }
@@ -281,18 +281,15 @@ impl Judge<'_> {
         let is_local = views.any(|view| view.is_local && view.address == choice.backend.address);
         let mut fate = Verdict::Delivered;
         if let Some(EndpointFacts { reach, others, .. }) = facts {
-            if *reach == Reach::Unknown {
+            if reach.route.is_none() {
                 let text = format!("cannot read the route to endpoint {backend}");
                 self.find(Code::EndpointUnreachable, text);
                 fate = Verdict::Unknown;
-            } else if let Some(obstacle) = reach.obstacle() {
+            } else if let Some((obstacle, verdict)) = &reach.obstacle {
                 let text = format!("endpoint {backend} is unreachable: {obstacle}");
                 self.find(Code::EndpointUnreachable, text);
-                return match reach {
-                    Reach::Refused { answers: true, .. } => Verdict::Refused,
-                    _ => Verdict::Dropped,
-                };
-            } else if let Some(router) = reach.default_router().filter(|_| is_local) {
+                return *verdict;
+            } else if let Some(router) = reach.default_router.filter(|_| is_local) {
                 let text = format!(
                     "the EndpointSlice puts endpoint {backend} on this node, but packets to it \
                      leave by the default route to {router}: is its pod gone?"
@@ -310,8 +307,8 @@ impl Judge<'_> {
             }
         }
         let packet = self.packet;
-        let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
-        if is_hairpin && self.way.masquerades.get(place).copied().flatten().is_none() {
+        let is_hairpin = choice.backend.address == packet.source && !packet.from_node;
+        if is_hairpin && choice.masquerade.is_none() {
             let text = format!(
                 "the client is the endpoint {backend} itself, and nothing masquerades the \
                  connection: its answers do not come back through the node; does the EndpointSlice \
@@ -414,8 +411,8 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     findings
 }
 
-fn difference(way: &Way) -> String {
-    let what = match &way.walk.end {
+fn difference(way: &Walk) -> String {
+    let what = match &way.end {
         End::NoTable => "the table or its base chain is missing".to_owned(),
         End::Foreign(chain) => format!("another program added a rule or element to chain {chain}"),
         End::Untouched => "no rule translates the packet".to_owned(),
@@ -440,7 +437,6 @@ fn difference(way: &Way) -> String {
 #[cfg(test)]
 mod tests {
     use nfnetlink::conntrack::Usage;
-    use shunt_core::explain::{End, Walk};
     use shunt_core::model::Backend;
 
     use super::*;
@@ -455,16 +451,16 @@ mod tests {
             destination: "10.96.0.10".parse().expect("an address"),
             protocol: 6,
             port: 80,
-            entry: Entry::Interface(None),
+            interface: None,
+            from_node: false,
         };
         let end = End::Translated {
-            choices: vec![Choice { backend, probability: 1.0 }],
+            choices: vec![Choice::of(backend, 1.0)],
             pools: None,
             frontend: FrontendKey::Address(packet.destination, Protocol::Tcp, 80),
             lost: 0.0,
         };
-        let walk = Walk { end, marked: None, assumes_interface: false };
-        let way = Way { walk, masquerades: vec![None] };
+        let way = Walk { end, marked: None, assumes_interface: false };
         let verdict = |entries, limit, has_evictable| {
             let usage = Usage { entries, limit: Some(limit) };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };

@@ -16,10 +16,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
-use shunt_core::explain::{Entry, Packet};
+use shunt_core::explain::Packet;
 use shunt_core::model::Protocol;
 
-use super::Client;
 use super::source::within;
 use crate::agent::kernel_errors;
 use crate::commands::trace::{self, Tracer};
@@ -74,26 +73,22 @@ impl Probe {
     /// If the packet cannot be sent from there, or the kernel does not trace it.
     pub fn send(
         packet: &Packet,
-        client: &Client,
+        namespace: Option<&Path>,
         was_asked: impl Fn(SocketAddr) -> bool,
     ) -> anyhow::Result<Option<Probe>> {
         let protocol =
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
         let to = SocketAddr::new(packet.destination, packet.port);
-        let namespace = match (&client.namespace, &client.entry) {
-            (Some(path), _) => Some(path.clone()),
-            (None, Entry::Node) => None,
-            (None, Entry::Interface(_)) => {
-                Some(namespace_of(packet.source).with_context(|| {
-                    format!(
-                        "no network namespace on this node has {}: give the client's --netns, or \
-                         run this on the client's node with access to the host's /proc and \
-                         /run/netns",
-                        packet.source
-                    )
-                })?)
-            }
+        let namespace = match namespace {
+            None if !packet.from_node => Some(namespace_of(packet.source).with_context(|| {
+                format!(
+                    "no network namespace on this node has {}: give the client's --netns, or run \
+                     this on the client's node with access to the host's /proc and /run/netns",
+                    packet.source
+                )
+            })?),
+            given => given.map(Path::to_owned),
         };
         let socket = match namespace {
             Some(path) => within(&path, || open(protocol, from))?,

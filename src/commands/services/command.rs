@@ -6,14 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use nfnetlink::conntrack::Conntrack;
 use nfnetlink::nft::Socket;
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::{
-    Frontend, Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel,
-};
+use super::{Frontend, Kernel, Picture, Selected, differing, picture, picture_of_kernel};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Format, Services as Arguments};
 use crate::commands::explain::Subject;
@@ -40,7 +37,7 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     if !objects.manifests.is_empty() || !objects.with.is_empty() || objects.at.is_some() {
         return of_plan(arguments, &selected);
     }
-    let mut view = View::start(arguments.connections, &selected)?;
+    let mut view = View::start(&selected)?;
     let mut picture = view.picture();
     check(&picture, &selected, arguments)?;
     let mut next = Instant::now();
@@ -64,7 +61,6 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
 /// runs.
 struct View<'a> {
     selected: &'a Selected,
-    wants_connections: bool,
     agent: Option<Agent>,
     /// The verdicts of the last picture.
     before: Option<(Verdicts, Instant)>,
@@ -85,7 +81,7 @@ struct Agent {
 
 impl<'a> View<'a> {
     /// Fails without an agent, if the kernel has no Service of shunt.
-    fn start(wants_connections: bool, selected: &'a Selected) -> anyhow::Result<View<'a>> {
+    fn start(selected: &'a Selected) -> anyhow::Result<View<'a>> {
         let agent = match Agent::ask(selected) {
             Err(NoAnswer::NoAgent) => {
                 let found = all_verdicts();
@@ -100,7 +96,7 @@ impl<'a> View<'a> {
             }
             agent => Some(agent?),
         };
-        Ok(View { selected, wants_connections, agent, before: None })
+        Ok(View { selected, agent, before: None })
     }
 
     /// Asks the agent again, as soon as there is one, unless its last answer was too short ago for its
@@ -139,24 +135,17 @@ impl<'a> View<'a> {
         };
         let before = std::mem::replace(&mut self.before, now);
         let now = self.before.as_ref();
-        let mut kernel = Kernel {
+        let kernel = Kernel {
             verdicts: now.map(|(verdicts, _)| verdicts),
             before: before.as_ref().zip(now).map(|((verdicts, then), (_, now))| {
                 (verdicts, now.saturating_duration_since(*then))
             }),
             differing,
-            connections: None,
         };
         let Some(agent) = &self.agent else {
             problems.insert(0, format!("{}; showing what the kernel has", NoAnswer::NoAgent));
             return picture_of_kernel(&kernel, self.selected, problems);
         };
-        if self.wants_connections {
-            match agent.connections(self.selected) {
-                Ok(connections) => kernel.connections = Some(connections),
-                Err(error) => problems.push(format!("cannot read connection tracking: {error}")),
-            }
-        }
         let mut status = agent.objects.status.clone();
         status.judge();
         problems.splice(0..0, agent.silence.clone().into_iter().chain(status.problems));
@@ -320,16 +309,5 @@ impl Agent {
         add_verdicts(&mut socket, &keys, &mut found)?;
         let differing = differing(self.subject(), selected, &found);
         Ok((found, differing))
-    }
-
-    fn connections(&self, selected: &Selected) -> Result<TrackedConnections, nfnetlink::Error> {
-        let Some(name) = &selected.service else {
-            return Ok(TrackedConnections::default());
-        };
-        let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);
-        let keys: BTreeSet<FrontendKey> = self.desired.claimed_by(name).filter(owned).collect();
-        let context = self.desired.node_context();
-        let addresses = context.map(|context| context.own_node_port_addresses());
-        TrackedConnections::read(&mut Conntrack::open()?, &keys, &addresses.unwrap_or_default())
     }
 }

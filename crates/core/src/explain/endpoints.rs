@@ -81,7 +81,7 @@ impl NotUsed {
 /// Returns the choices among the backends of a pool, which have equal probabilities.
 pub(super) fn choices_of(pool: &[Backend]) -> Vec<Choice> {
     let probability = 1.0 / f64::from(u32::try_from(pool.len()).unwrap_or(u32::MAX).max(1));
-    pool.iter().map(|backend| Choice { backend: *backend, probability }).collect()
+    pool.iter().map(|backend| Choice::of(*backend, probability)).collect()
 }
 
 /// Lists the endpoints in all EndpointSlices of the Service: used ones first, then by address.

@@ -1,5 +1,7 @@
 //! The reasons in the objects for what becomes of a packet.
 
+use std::sync::Arc;
+
 use crate::model::{
     Balancing, Family, Ignored, ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
@@ -10,7 +12,7 @@ use crate::plan::{
 
 use super::endpoints::{EndpointView, NotUsed, choices_of, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{Choice, End, Entry, Packet, Walk};
+use super::walk::{Choice, End, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Target {
     pub key: FrontendKey,
     /// The kind.
     pub kind: FrontendKind,
+    /// The service port as `namespace/name:port`.
+    pub label: Arc<str>,
     /// The Service that owns the frontend.
     pub service: ObjectName,
     /// The service port.
@@ -71,6 +75,7 @@ pub(super) fn target(
     let target = Target {
         key,
         kind,
+        label: frontend.label.clone(),
         service: service.name.clone(),
         port: port.clone(),
         policy,
@@ -79,17 +84,6 @@ pub(super) fn target(
     };
     let endpoints = endpoints(store, &target, locality, choices);
     Some((target, endpoints))
-}
-
-impl Target {
-    /// Returns the service port as `namespace/name:port`.
-    #[must_use]
-    pub fn label(&self) -> String {
-        match &*self.port.name {
-            "" => self.service.to_string(),
-            port => format!("{}:{port}", self.service),
-        }
-    }
 }
 
 /// The reasons for the end of a packet's way.
@@ -161,7 +155,7 @@ fn proxied(
     let family = packet.family();
     let is_there = context.options.loopback_node_ports.has(family)
         && packet.destination == LoopbackNodePorts::address(family)
-        && packet.entry == Entry::Node;
+        && packet.from_node;
     let key = packet.node_port_key()?;
     if !is_there || key.protocol() != Protocol::Tcp {
         return None;
@@ -264,7 +258,7 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) ->
 
 /// Finds out why a service port has no endpoint.
 pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView]) -> Finding {
-    let label = target.label();
+    let label = &target.label;
     let all = |why: &[NotUsed]| {
         !views.is_empty() && views.iter().all(|view| view.why.is_some_and(|it| why.contains(&it)))
     };

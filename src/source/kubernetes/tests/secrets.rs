@@ -152,7 +152,11 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
     for (field, value, words) in [
         ("token", "12", "kubeconfig:17: users[0].user.token: must be text, not a number"),
         ("tokenFile", "/nowhere/token", "cannot read the file /nowhere/token: No such file"),
-        ("tokenFile", "nowhere", ":17: users[0].user.tokenFile: cannot read the file that this field"),
+        (
+            "tokenFile",
+            "nowhere",
+            ":17: users[0].user.tokenFile: cannot read the file that this field",
+        ),
         ("client-key-data", "'*'", ":18: users[0].user.client-key-data: is not valid base64"),
         ("client-certificate-data", "eA==", "users[0].user.client-key: missing"),
         (
