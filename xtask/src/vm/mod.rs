@@ -1,9 +1,8 @@
 //! `cargo xtask vm-test`: tests of the kernel and of packets on kernels of distributions.
 //!
-//! Each is booted in QEMU, on an emulated processor, from archives in memory: the tests, the agent as it
-//! is released, the programs that they call, and the kernel's modules, none of which is loaded before
-//! something asks for it. `init` is the first process there. `vm-tests/` has the tests that need a
-//! machine of their own.
+//! Each is booted in QEMU, on KVM or an emulated processor, from archives in memory: the tests, the agent, the
+//! programs that they call, and the kernel's modules, none of which is loaded before something asks for it.
+//! `init` is the first process there. `vm-tests/` has the tests that need a machine of their own.
 
 mod kernel;
 
@@ -21,7 +20,6 @@ use clap::Args;
 use serde_json::Value;
 
 use self::kernel::Kernel;
-use crate::agent;
 use crate::command::{cargo, command, find, repository, run as run_command, stdout};
 use crate::packages::{self, Installer};
 
@@ -83,11 +81,14 @@ const OWN: &str = "/tests/shunt-vm";
 /// The boot that is about the agent rather than the kernel.
 const CONNECTIONS: &str = "connections";
 
+/// The longest boot.
+const PACKETS: &str = "packets";
+
 /// Of the tests with packets, those go through another expression, hook or kind of table each, and not those of
 /// what the plan decides: an emulated processor takes twelve times as long.
 const BOOTS: [Boot; 5] = [
     (
-        "packets",
+        PACKETS,
         TABLE_SIZE,
         &[
             (
@@ -153,9 +154,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
 
-    /// Run what is about the agent rather than the kernel with the last kernel only
+    /// Run what is about the agent rather than the kernel with the last kernel only, and packets with the
+    /// first and the last one
     #[arg(long)]
-    once: bool,
+    short: bool,
 
     /// An address with folders `debian`, `debian-security` and `ubuntu`, if not where apt has them
     #[arg(long, value_name = "ADDRESS")]
@@ -166,7 +168,7 @@ impl Arguments {
     /// What is tested before a change is taken.
     pub(crate) fn of_ci() -> Self {
         let kernels = ["6.1", "6.12", "7"].map(str::to_owned).into();
-        Self { kernels, filter: None, limit: 900, once: true, mirror: None }
+        Self { kernels, filter: None, limit: 900, short: true, mirror: None }
     }
 }
 
@@ -189,9 +191,15 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
         kernels.push((kernel, modules));
     }
     let mut jobs = Vec::new();
+    let last = kernels.len() - 1;
     for boot in &BOOTS {
-        let skipped = if arguments.once && boot.0 == CONNECTIONS { kernels.len() - 1 } else { 0 };
-        jobs.extend(kernels.iter().skip(skipped).map(|(kernel, modules)| (boot, kernel, modules)));
+        let wanted = |at: usize| match boot.0 {
+            CONNECTIONS if arguments.short => at == last,
+            PACKETS if arguments.short => at == 0 || at == last,
+            _ => true,
+        };
+        let kernels = kernels.iter().enumerate().filter(|(at, _)| wanted(*at));
+        jobs.extend(kernels.map(|(_, (kernel, modules))| (boot, kernel, modules)));
     }
     let (next, page) = (Mutex::new(jobs.iter()), Mutex::new((String::new(), 0, 0)));
     let work = || -> Result<()> {
@@ -287,8 +295,9 @@ fn boot_machine(
         "-nodefaults",
     ]);
     qemu.args(["-no-user-config", "-display", "none", "-no-reboot", "-nic", "none", "-m", "1024"]);
+    let accelerator = if has_kvm() { "kvm" } else { "tcg,thread=multi" };
     // Page tables of five levels cost an emulated processor much.
-    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]);
+    qemu.args(["-accel", accelerator, "-cpu", "max,la57=off"]);
     qemu.arg("-kernel").arg(kernel.image()?).arg("-initrd").arg(&initramfs);
     qemu.arg("-append").arg(format!("{ARGUMENTS} {more}")).args(["-serial", &file("console.log")]);
     qemu.args(["-serial", "stdio", "-serial", &file("evidence.tar")]);
@@ -319,6 +328,13 @@ fn boot_machine(
     let alarming = console.lines().filter(|line| ALARMS.iter().any(|alarm| line.contains(alarm)));
     wrongs.extend(alarming.take(3).map(|line| format!("its kernel reports {}", line.trim())));
     Ok((passed, wrongs))
+}
+
+/// Whether guests may use this processor. A KVM without its help runs only kernels that were built for that.
+fn has_kvm() -> bool {
+    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let helps = processor.split_whitespace().any(|flag| matches!(flag, "vmx" | "svm"));
+    helps && File::options().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
 /// Reads a report: how many tests passed, and what is wrong. Silence is wrong.
@@ -374,8 +390,8 @@ fn modules() -> Result<Vec<String>> {
 
 /// The archive of all that does not depend on the kernel.
 fn common(results: &Path) -> Result<PathBuf> {
-    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not as it
-    // is released, which takes minutes to build: tests wait for the kernel most of the time.
+    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Nothing is
+    // built as it is released, which takes minutes: tests wait for the kernel most of the time.
     let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
     let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
@@ -390,7 +406,7 @@ fn common(results: &Path) -> Result<PathBuf> {
         (TESTS.to_owned(), program(&tests, "it")?),
         (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
         (OWN.to_owned(), program(&own, "shunt-vm")?),
-        (agent.display().to_string(), agent::build()?),
+        (agent.display().to_string(), agent.clone()),
     ];
     for name in PROGRAMS {
         let path = find(name).with_context(|| format!("`{name}` not found"))?;
