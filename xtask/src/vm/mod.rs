@@ -392,8 +392,8 @@ fn modules() -> Result<Vec<String>> {
 fn common(results: &Path) -> Result<PathBuf> {
     // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Nothing is
     // built as it is released, which takes minutes: tests wait for the kernel most of the time.
-    let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
-    let own = built(&["build", "--package=shunt-vm"])?;
+    let tests = ["--test=it", "--test=scenarios", "--test=shunt-vm"];
+    let tests = built(&[&["test", "--no-run", "--workspace"][..], &tests].concat())?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
         let found = programs.iter().find(|program| program.0 == name);
         found
@@ -405,7 +405,7 @@ fn common(results: &Path) -> Result<PathBuf> {
     let mut files = vec![
         (TESTS.to_owned(), program(&tests, "it")?),
         (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
-        (OWN.to_owned(), program(&own, "shunt-vm")?),
+        (OWN.to_owned(), program(&tests, "shunt-vm")?),
         (agent.display().to_string(), agent.clone()),
     ];
     for name in PROGRAMS {
