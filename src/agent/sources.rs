@@ -20,7 +20,7 @@ use crate::serve::events::{Notices, publish};
 use crate::serve::metrics::Metrics;
 use crate::serve::status;
 use crate::source::kubernetes::{
-    Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
+    Access, AccessError, Dialer, Incident, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
@@ -149,8 +149,12 @@ impl Objects {
                 };
                 // From zero on, so that a rate has the first restart.
                 Kind::ALL.into_iter().for_each(|kind| count_restart(kind, 0.0));
-                let restarted = move |kind| count_restart(kind, 1.0);
-                let source = Source::new(access.clone(), node_name, restarted, asked)?;
+                let history = reports.history.clone();
+                let note = move |incident| match incident {
+                    Incident::Restarted(kind) => count_restart(kind, 1.0),
+                    Incident::Lost(text) | Incident::Back(text) => history.notice(None, text),
+                };
+                let source = Source::new(access.clone(), node_name, note, asked)?;
                 let server = access.server()?;
                 let api_status = source.api_status();
                 known.follow(node_name, move || {

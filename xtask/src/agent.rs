@@ -25,7 +25,10 @@ pub(crate) fn build() -> Result<PathBuf> {
     let agent = built("release")?;
     let said = stdout(command(&agent).arg("version"))?;
     let commit = commit.as_deref().unwrap_or("unknown");
-    ensure!(said.contains(&format!("commit {commit}")), "the agent was not built from commit {commit}: {said}");
+    ensure!(
+        said.contains(&format!("commit {commit}")),
+        "the agent was not built from commit {commit}: {said}"
+    );
     Ok(agent)
 }
 

@@ -97,8 +97,9 @@ pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
     let agent = usr.join("bin/shunt");
     // The names of functions stay, for backtraces.
     run_command(command("strip").arg("--strip-debug").arg("-o").arg(&agent).arg(built))?;
-    installer.ensure(&[packages::BUILD])?;
-    let tree = tree(&agent::build()?)?;
+    let rules = stdout(command(&agent).args(["render", "--manifests", "examples/demo"]))?;
+    ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
+    run_command(cargo().args(["run", "--example=man", "--"]).arg(share.join("man/man1")))?;
     run_command(command("gzip").args(["-9nr"]).arg(share.join("man")))?;
     for (shell, path) in COMPLETIONS {
         let path = share.join(path);

@@ -105,7 +105,10 @@ fn argument(flag: &'static Flag) -> Arg {
             .help_heading(IDLE)
             .hide_short_help(true),
         None if flag.is_own() => argument.help(flag.help.trim_end_matches('.')),
-        None => argument.help(flag.help.trim_end_matches('.')).help_heading(HONOURED),
+        None => argument
+            .help(flag.help.trim_end_matches('.'))
+            .help_heading(HONOURED)
+            .hide_short_help(true),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::commands::objects::settled;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::query::{NoAnswer, Objects, Selection, ask_objects};
+use crate::serve::status::Problem;
 
 /// `--watch` reads the objects again after this many times the time that the last reading took. So the
 /// agent spends little time on answers.
@@ -129,7 +130,8 @@ impl<'a> View<'a> {
         let (now, differing) = match self.verdicts() {
             Ok((verdicts, differing)) => (Some((verdicts, Instant::now())), differing),
             Err(error) => {
-                problems.push(format!("cannot read the counters in the kernel: {error:#}"));
+                let text = format!("cannot read the counters in the kernel: {error:#}");
+                problems.push(Problem::new("counters-unknown", text));
                 (None, BTreeSet::new())
             }
         };
@@ -143,12 +145,14 @@ impl<'a> View<'a> {
             differing,
         };
         let Some(agent) = &self.agent else {
-            problems.insert(0, format!("{}; showing what the kernel has", NoAnswer::NoAgent));
+            let text = format!("{}; showing what the kernel has", NoAnswer::NoAgent);
+            problems.insert(0, Problem::new("no-agent", text));
             return picture_of_kernel(&kernel, self.selected, problems);
         };
         let mut status = agent.objects.status.clone();
         status.judge();
-        problems.splice(0..0, agent.silence.clone().into_iter().chain(status.problems));
+        let silence = agent.silence.clone().map(|text| Problem::new("no-answer", text));
+        problems.splice(0..0, silence.into_iter().chain(status.problems));
         picture(agent.subject(), kernel, self.selected, problems)
     }
 

@@ -7,7 +7,7 @@ use shunt_core::plan::{self, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
 use crate::commands::objects::place;
-use crate::serve::status::now;
+use crate::serve::status::{Problem, now};
 
 /// What only the objects tell.
 const UNKNOWN: &str = "unknown";
@@ -16,7 +16,7 @@ const UNKNOWN: &str = "unknown";
 pub(super) fn picture_of_kernel(
     kernel: &Kernel<'_>,
     selected: &Selected,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 ) -> Picture {
     let mut services: BTreeMap<ObjectName, BTreeMap<FrontendKey, Frontend>> = BTreeMap::new();
     for (key, verdict) in kernel.verdicts.into_iter().flatten() {

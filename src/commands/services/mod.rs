@@ -22,7 +22,7 @@ use serde::Serialize;
 use shunt_core::explain::EndpointView;
 
 use crate::serve::history::LastChange;
-use crate::serve::status::Time;
+use crate::serve::status::{Problem, Time};
 
 use kernel::picture_of_kernel;
 use picture::{Kernel, Selected, differing, picture, rate};
@@ -42,7 +42,7 @@ struct Picture {
     /// The number of syncs that the agent has applied.
     revision: Option<u64>,
     /// Problems of the agent, and why the kernel's state is unknown.
-    problems: Vec<String>,
+    problems: Vec<Problem>,
     /// The numbers of frontends by [`Frontend::state`], including frontends that `--problems` leaves out.
     pub states: BTreeMap<&'static str, usize>,
     /// The Services, sorted by namespace and name.

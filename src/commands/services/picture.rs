@@ -15,7 +15,7 @@ use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
 use crate::serve::history::LastChange;
-use crate::serve::status::now;
+use crate::serve::status::{Problem, now};
 
 /// The Services of a picture; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) fn picture(
     sources: Subject<'_>,
     kernel: Kernel<'_>,
     selected: &Selected,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 ) -> Picture {
     let Subject { store, desired, agent } = sources;
     let context = desired.node_context();

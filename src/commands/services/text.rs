@@ -39,7 +39,7 @@ impl fmt::Display for Picture {
 impl Picture {
     fn write_problems(&self, text: &mut String) {
         for problem in self.problems.iter().take(MAX_PROBLEMS) {
-            line(text, format_args!("PROBLEM  {problem}"));
+            line(text, format_args!("PROBLEM  {}", problem.text));
         }
         if let more @ 1.. = self.problems.len().saturating_sub(MAX_PROBLEMS) {
             line(text, format_args!("… and {more} more problems (shunt status)"));

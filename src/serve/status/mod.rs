@@ -33,10 +33,12 @@ pub use unserved::{Lacking, Unserved};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// A sentence for each problem; empty until the command fills it.
-    pub problems: Vec<String>,
-    /// A sentence for each warning, which does not change the exit code.
-    pub warnings: Vec<String>,
+    /// What changes the exit code; empty until the command fills it.
+    #[serde(skip_deserializing)]
+    pub problems: Vec<Problem>,
+    /// What does not change the exit code.
+    #[serde(skip_deserializing)]
+    pub warnings: Vec<Problem>,
     /// The version of the agent, which may differ from that of the command.
     pub version: String,
     /// The process ID of the agent, as the process that asks sees it.
@@ -79,6 +81,22 @@ pub struct Status {
     pub unbound_health_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.
     pub loopback: LoopbackReport,
+}
+
+/// A problem or a warning.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// A name that stays.
+    pub code: &'static str,
+    /// A sentence: what is so, and what to do.
+    pub text: String,
+}
+
+impl Problem {
+    /// Makes a problem.
+    pub fn new(code: &'static str, text: impl Into<String>) -> Problem {
+        Problem { code, text: text.into() }
+    }
 }
 
 /// What the rules go by while the API has no Node of the agent's name, or it cannot be read.

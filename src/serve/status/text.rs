@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shunt_core::plan::OVERSIZED;
 
-use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode, passed};
+use super::{Families, NodePorts, Problem, Rules, Source, Status, Sync, Time, WithoutNode, passed};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
 
@@ -40,10 +40,10 @@ impl Status {
     fn wrong(&self, f: &mut Formatter<'_>, most: usize) -> fmt::Result {
         let (problems, warnings) = self.findings(most);
         for problem in &problems {
-            writeln!(f, "PROBLEM  {}", escape::line(problem))?;
+            writeln!(f, "PROBLEM  {}", escape::line(&problem.text))?;
         }
         for warning in &warnings {
-            writeln!(f, "WARNING  {}", escape::line(warning))?;
+            writeln!(f, "WARNING  {}", escape::line(&warning.text))?;
         }
         if problems.is_empty() && warnings.is_empty() {
             writeln!(f, "OK  all changes are in the kernel")?;
@@ -52,88 +52,121 @@ impl Status {
     }
 
     /// Returns problems and warnings, at most `most` of each kind.
-    fn findings(&self, most: usize) -> (Vec<String>, Vec<String>) {
+    fn findings(&self, most: usize) -> (Vec<Problem>, Vec<Problem>) {
         let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
-        let mut problems: Vec<String> = Vec::new();
+        let mut problems = Vec::new();
         if let Some(failure) = failure {
             let since = span(passed(failure.at, self.told));
-            problems.push(format!(
-                "the last sync failed {since} ago, the previous rules stay: {}",
-                failure.reason
+            problems.push(Problem::new(
+                "sync-failed",
+                format!(
+                    "the last sync failed {since} ago, the previous rules stay: {}",
+                    failure.reason
+                ),
             ));
         } else if !self.healthy && self.waiting_seconds > self.unswept_seconds {
             let waited = age(self.waiting_seconds);
-            problems.push(format!("a change has waited for {waited}: the dataplane hangs"));
+            problems.push(Problem::new(
+                "dataplane-hangs",
+                format!("a change has waited for {waited}: the dataplane hangs"),
+            ));
         }
         let stay = "stale flows are not deleted, so clients of a removed endpoint may continue to \
                     send to it";
         let mut warnings = Vec::new();
         if !self.healthy && self.unswept_seconds > self.waiting_seconds {
             let trouble = self.sweep_trouble.as_deref().unwrap_or("the thread \"conntrack\" hangs");
-            problems.push(format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)));
+            problems.push(Problem::new(
+                "stale-flows",
+                format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)),
+            ));
         } else if let Some(trouble) = &self.sweep_trouble {
-            warnings.push(format!("{stay}: {trouble}"));
+            warnings.push(Problem::new("stale-flows", format!("{stay}: {trouble}")));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = age(Some(trouble.seconds));
-            problems.push(format!("{}, for {lasts}; the rules stay", trouble.reason));
+            problems.push(Problem::new(
+                "api-stale",
+                format!("{}, for {lasts}; the rules stay", trouble.reason),
+            ));
         }
         let is_held = self.without_node == Some(WithoutNode::Held);
         if last_sync.is_none() && failure.is_none() && !is_held {
-            problems.push(
-                "nothing has been programmed yet: the source has not listed all objects".to_owned(),
-            );
+            let text = "nothing has been programmed yet: the source has not listed all objects";
+            problems.push(Problem::new("not-programmed", text));
         }
         if let Some(without) = self.without_node {
-            problems.push(without.describe(&self.node, self.missing_node));
+            problems.push(Problem::new("no-node", without.describe(&self.node, self.missing_node)));
         }
-        some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
-            let wait = passed(self.told, refused.retry_at);
-            format!(
-                "the kernel refuses {}: {}; retry in {}",
-                refused.what,
-                refused.reason,
-                span(wait)
-            )
-        });
-        problems.extend(self.unbound_ports.iter().map(ToString::to_string));
+        some(
+            &mut problems,
+            quarantined,
+            most,
+            ("frontend-refused", "frontends that the kernel refuses"),
+            |refused| {
+                let wait = passed(self.told, refused.retry_at);
+                format!(
+                    "the kernel refuses {}: {}; retry in {}",
+                    refused.what,
+                    refused.reason,
+                    span(wait)
+                )
+            },
+        );
+        let unbound = self.unbound_ports.iter().map(ToString::to_string);
+        problems.extend(unbound.map(|text| Problem::new("port-unbound", text)));
         match self.lost_log_lines {
             0 => {}
-            lost => warnings.push(format!(
-                "{lost} log lines were lost since the start: nothing read standard error in \
+            lost => warnings.push(Problem::new(
+                "log-lines-lost",
+                format!(
+                    "{lost} log lines were lost since the start: nothing read standard error in \
                  time"
+                ),
             )),
         }
         if let Some(reason) = &self.refused_configuration {
-            warnings.push(format!(
-                "the last written configuration is not in effect (see the log): {reason}"
+            warnings.push(Problem::new(
+                "configuration-refused",
+                format!("the last written configuration is not in effect (see the log): {reason}"),
             ));
         }
         if !self.kube_proxy.is_nothing() {
             let found = &self.kube_proxy;
-            warnings.push(format!(
+            warnings.push(Problem::new("kube-proxy-present", format!(
                 "kube-proxy or its leftovers: {found}; run `shunt cleanup --kube-proxy --keep-own`"
-            ));
+            )));
         }
         if let Some(trouble) = &self.taken_node_ports.trouble {
-            warnings.push(format!("cannot look for other processes on node ports: {trouble}"));
+            warnings.push(Problem::new(
+                "processes-unknown",
+                format!("cannot look for other processes on node ports: {trouble}"),
+            ));
         }
-        some(&mut warnings, &self.taken_node_ports.ports, most, "taken node ports", |taken| {
-            format!("{taken}; {}", taken.remedy())
-        });
-        some(&mut warnings, conflicts, most, "conflicts", |conflict| {
+        some(
+            &mut warnings,
+            &self.taken_node_ports.ports,
+            most,
+            ("node-port-taken", "taken node ports"),
+            |taken| format!("{taken}; {}", taken.remedy()),
+        );
+        some(&mut warnings, conflicts, most, ("frontend-conflict", "conflicts"), |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
             format!(
                 "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
                  {reason}"
             )
         });
-        some(&mut warnings, oversized, most, "Services with too many elements", |service| {
-            format!("Service {service}: {OVERSIZED}")
-        });
+        some(
+            &mut warnings,
+            oversized,
+            most,
+            ("too-many-elements", "Services with too many elements"),
+            |service| format!("Service {service}: {OVERSIZED}"),
+        );
         for (what, ports) in [
-            ("healthCheckNodePorts", &self.unbound_health_ports),
-            ("node ports on loopback", &self.loopback.unbound),
+            (("port-unbound", "healthCheckNodePorts"), &self.unbound_health_ports),
+            (("loopback-port-taken", "node ports on loopback"), &self.loopback.unbound),
         ] {
             some(&mut warnings, ports, most, what, ToString::to_string);
         }
@@ -143,15 +176,15 @@ impl Status {
 
 /// Adds a line for each item, at most `most`, and a line that counts the others.
 fn some<T>(
-    lines: &mut Vec<String>,
+    lines: &mut Vec<Problem>,
     all: &[T],
     most: usize,
-    what: &str,
+    (code, what): (&'static str, &str),
     line: impl Fn(&T) -> String,
 ) {
-    lines.extend(all.iter().take(most).map(line));
+    lines.extend(all.iter().take(most).map(|it| Problem::new(code, line(it))));
     if let more @ 1.. = all.len().saturating_sub(most) {
-        lines.push(format!("… and {more} more {what} (-v)"));
+        lines.push(Problem::new(code, format!("… and {more} more {what} (-v)")));
     }
 }
 
@@ -298,17 +331,20 @@ mod tests {
                 ..Status::default()
             };
             status.judge();
-            (status.problems.join("\n"), status.warnings.join("\n"))
+            let texts = |all: Vec<Problem>| {
+                all.into_iter().map(|it| it.text).collect::<Vec<_>>().join("\n")
+            };
+            [texts(status.problems), texts(status.warnings)]
         };
-        let (problem, _) = findings(false, None, Some(75.0), None);
+        let [problem, _] = findings(false, None, Some(75.0), None);
         assert!(problem.ends_with(", for 1 min 15 s: the thread \"conntrack\" hangs"), "{problem}");
-        let (problem, _) = findings(false, Some(2.0), Some(75.0), Some("EPERM"));
+        let [problem, _] = findings(false, Some(2.0), Some(75.0), Some("EPERM"));
         assert!(problem.ends_with(", for 1 min 15 s: EPERM"), "{problem}");
-        let (problem, _) = findings(false, Some(75.0), Some(2.0), None);
+        let [problem, _] = findings(false, Some(75.0), Some(2.0), None);
         assert_eq!(problem, "a change has waited for 1 min 15 s: the dataplane hangs");
-        let (problem, warning) = findings(true, None, Some(2.0), Some("EPERM"));
+        let [problem, warning] = findings(true, None, Some(2.0), Some("EPERM"));
         assert!(problem.is_empty() && warning.ends_with("send to it: EPERM"), "{warning}");
-        assert_eq!(findings(true, None, Some(2.0), None), Default::default());
+        assert_eq!(findings(true, None, Some(2.0), None), ["", ""]);
     }
 
     #[test]

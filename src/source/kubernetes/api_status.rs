@@ -10,12 +10,23 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::source::objects::Kind;
 
+/// What somebody else may want to note.
+#[derive(Debug)]
+pub enum Incident {
+    /// The watch of a kind was opened again.
+    Restarted(Kind),
+    /// The server fails in a way that lasts.
+    Lost(String),
+    /// It answers again.
+    Back(String),
+}
+
 /// The state of the API server as all watches together see it.
 pub struct ApiStatus {
     troubles: Mutex<Troubles>,
     /// Notified when a watch recovers from a failure.
     back: Notify,
-    on_restart: Box<dyn Fn(Kind) + Send + Sync>,
+    note: Box<dyn Fn(Incident) + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
@@ -33,12 +44,8 @@ struct Trouble {
 }
 
 impl ApiStatus {
-    pub(super) fn new(on_restart: impl Fn(Kind) + Send + Sync + 'static) -> ApiStatus {
-        ApiStatus {
-            troubles: Mutex::default(),
-            back: Notify::new(),
-            on_restart: Box::new(on_restart),
-        }
+    pub(super) fn new(note: impl Fn(Incident) + Send + Sync + 'static) -> ApiStatus {
+        ApiStatus { troubles: Mutex::default(), back: Notify::new(), note: Box::new(note) }
     }
 
     /// Returns the current failure as text, and its duration; none if all watches work.
@@ -53,7 +60,7 @@ impl ApiStatus {
 
     /// Counts a watch that was opened again.
     pub(super) fn restarted(&self, kind: Kind) {
-        (self.on_restart)(kind);
+        (self.note)(Incident::Restarted(kind));
     }
 
     /// Logs a failed request or watch. `lasting` if healthy servers do not fail in this way.
@@ -63,6 +70,7 @@ impl ApiStatus {
         let known = |(other, trouble): (&Kind, &Trouble)| *other == kind || trouble.text == text;
         if lasting && troubles.told.insert(text.clone()) {
             tracing::warn!("{text}; the rules stay, retrying");
+            (self.note)(Incident::Lost(text.clone()));
         } else if lasting || troubles.of.iter().any(known) {
             tracing::debug!("{text}");
         } else {
@@ -78,10 +86,15 @@ impl ApiStatus {
         let Some(trouble) = troubles.of.remove(&kind) else { return };
         let Troubles { of, told } = &mut *troubles;
         let lasts = |text: &String| of.values().any(|other| other.text == *text);
+        let was_told = told.contains(&trouble.text);
         told.retain(lasts);
         if !lasts(&trouble.text) {
             let after = trouble.since.elapsed();
-            tracing::info!(?after, "the API server answers again ({})", trouble.text);
+            let text = format!("the API server answers again ({})", trouble.text);
+            tracing::info!(?after, "{text}");
+            if was_told {
+                (self.note)(Incident::Back(text));
+            }
         }
         self.back.notify_waiters();
     }

@@ -46,7 +46,7 @@ use tokio::sync::mpsc;
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
-pub use api_status::ApiStatus;
+pub use api_status::{ApiStatus, Incident};
 pub(crate) use client::REQUEST_TIMEOUT;
 pub use client::{Connection, ObservedRequest, RequestObserver};
 pub use content_type::ContentType;
@@ -78,30 +78,29 @@ pub struct Source {
 
 impl Source {
     /// Prepares a source, without a request. Must be called within a tokio runtime. The source
-    /// calls `on_restart` whenever it opens the watch of a kind again, and `observer` for each
-    /// request.
+    /// calls `note` for each incident, and `observer` for each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn new(
         access: Access,
         node_name: &str,
-        on_restart: impl Fn(Kind) + Send + Sync + 'static,
+        note: impl Fn(Incident) + Send + Sync + 'static,
         observer: RequestObserver,
     ) -> Result<Source, AccessError> {
         tracing::info!(server = access.server()?, "reading objects from the API server");
         let connection = Connection::open(access, observer)?;
-        Ok(Source::with(connection, node_name, on_restart))
+        Ok(Source::with(connection, node_name, note))
     }
 
     fn with(
         connection: Connection,
         node_name: &str,
-        on_restart: impl Fn(Kind) + Send + Sync + 'static,
+        note: impl Fn(Incident) + Send + Sync + 'static,
     ) -> Source {
         Source {
             connection: Arc::new(connection),
-            api_status: Arc::new(ApiStatus::new(on_restart)),
+            api_status: Arc::new(ApiStatus::new(note)),
             node_name: node_name.into(),
         }
     }
