@@ -19,6 +19,7 @@ mod status;
 mod trace;
 mod version;
 mod with;
+mod wrap;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -77,7 +78,8 @@ pub fn main() -> ExitCode {
 
 /// Prints a result in this format.
 fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
-    print(&written(format, result)?)
+    let text = written(format, result)?;
+    print(&if format.is_text() { wrap::for_terminal(text) } else { text })
 }
 
 /// Writes a result in this format.

@@ -15,6 +15,9 @@ pub struct History {
     /// Show only changes since this time, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: Option<Time>,
+    /// Replace the names of namespaces, objects, ports and zones.
+    #[arg(long)]
+    pub anonymous: bool,
     /// Output format. JSON includes the objects: other commands read it with --manifests and --at.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,

@@ -61,6 +61,18 @@ fn an_export_tells_what_the_rules_said_at_a_time() -> Result<()> {
     let early = explain(&file, "default/web", "2020-01-01T00:00:00Z").unwrap_err().to_string();
     assert!(early.contains("the history begins at"), "{early}");
 
+    // Names may be secrets; what happened is the same.
+    let anonymous = history(&["--anonymous"])?;
+    let text = anonymous.to_string();
+    assert!(
+        !text.contains("web") && !text.contains("default") && !text.contains("node-1"),
+        "{text}"
+    );
+    std::fs::write(&file, &text)?;
+    let name = anonymous["changes"]
+        .as_array()
+        .and_then(|all| all.iter().find_map(|change| change["service"].as_str()));
+    assert_eq!(used(&explain(&file, name.context("no name")?, &since)?), 4);
     std::fs::remove_file(&file)?;
     Ok(())
 }
