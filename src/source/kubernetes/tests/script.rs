@@ -18,7 +18,7 @@ use shunt_fake_apiserver::{Kind, protobuf};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
-use crate::source::kubernetes::Source;
+use crate::source::kubernetes::{Incident, Source};
 use crate::source::kubernetes::client::Connection;
 
 /// What happens after the last line of an answer.
@@ -345,8 +345,10 @@ impl Script {
         let script = self.clone();
         let connection = Connection::new(move || Ok(script.client())).unwrap();
         let script = self.clone();
-        let source = Source::with(connection, "n", move |kind| {
-            script.restarts.lock().unwrap().push(kind.resource());
+        let source = Source::with(connection, "n", move |incident| {
+            if let Incident::Restarted(kind) = incident {
+                script.restarts.lock().unwrap().push(kind.resource());
+            }
         });
         let run = source.run(|delivery| {
             deliver(delivery);
