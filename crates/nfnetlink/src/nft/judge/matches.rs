@@ -172,9 +172,7 @@ impl Evaluation {
                     return Step::compared(truth, || Reason::Earlier(doubt.clone()));
                 }
                 Step::compared(truth, || {
-                    Reason::Here(format!(
-                        "whether the match {name} of iptables applies is not known"
-                    ))
+                    Reason::Here(format!("whether the iptables match {name} applies is not known"))
                 })
             }
             Expr::Target(extension) => xt::target(extension, state),
