@@ -63,7 +63,7 @@ fn main() {
             (_, Some(size)) => sizes.push(size),
             (section, None) => {
                 let known = SECTIONS.map(|(name, _)| name);
-                assert!(known.contains(&section), "{section} is none of {known:?}");
+                assert!(known.contains(&section), "no section {section}: choose from {known:?}");
                 sections.push(argument);
             }
         }
@@ -93,5 +93,5 @@ fn main() {
             std::fs::write(file, rows).expect("a file for the figures");
         }
     }
-    assert!(failed.is_empty(), "no figures of {failed:?}: see above");
+    assert!(failed.is_empty(), "no figures for {failed:?}: see above");
 }

@@ -47,7 +47,7 @@ pub(crate) fn end_when_a_thread_panics() {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        let reason = text.unwrap_or("for an unknown reason").to_owned();
+        let reason = text.unwrap_or("unknown reason").to_owned();
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         end(1, move || {
             tracing::error!(

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The configuration cannot be used; its problems are logged already.
-    #[error("the configuration cannot be used: {0}")]
+    #[error("cannot use the configuration: {0}")]
     Configuration(String),
     /// The files of the command cannot be used; their problems are logged already.
     #[error("{0}")]

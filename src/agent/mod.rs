@@ -62,7 +62,6 @@ use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{self, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
-use crate::source::manifests::Locations;
 use crate::taken_ports::{NodePorts, Report};
 
 pub(crate) use failure::Failure;
@@ -100,7 +99,7 @@ pub(crate) fn run(
         Err(error) => tracing::warn!(%error, "cannot remove the tables of a killed `shunt trace`"),
     }
     // Subscribed before the first listing, so that no change is lost between the two.
-    let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
+    let interfaces = Interfaces::subscribe().context("cannot watch the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
@@ -123,8 +122,7 @@ fn once(
     settings: &Effective,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
-    let locations = Locations::default();
-    objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    objects.load(&settings.node_name, |changes| dataplane.apply_all(changes))?;
     if dataplane.is_held() {
         return Err(anyhow!(
             "nothing was programmed: {}",
@@ -134,7 +132,7 @@ fn once(
     }
     let report = dataplane.sync().context("nothing was programmed")?;
     let snapshot = dataplane.snapshot();
-    snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    snapshot.conflicts.iter().for_each(report_conflict);
     snapshot.oversized.iter().for_each(report_oversized);
     for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
         report_refused(quarantined, others, "fix the Service and run this again");
@@ -180,8 +178,6 @@ struct Reports {
     history: History,
     metrics: Metrics,
     known: AgentState,
-    /// The file and line of each Service in the manifests.
-    locations: Locations,
 }
 
 fn keep_running(
@@ -214,13 +210,11 @@ fn keep_running(
         node_eligible: unknown_node_is_eligible,
     });
     let known = AgentState::new(dataplane.snapshot());
-    let locations = Locations::default();
     let reports = Reports {
         events,
         history: history.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
-        locations,
     };
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
@@ -353,7 +347,7 @@ fn keep_running(
                 Err(unbound) = &mut health_server => return Err(unbound.into()),
                 Err(unbound) = &mut metrics_server => return Err(unbound.into()),
                 result = &mut addresses => {
-                    result.context("cannot follow the node's addresses")?;
+                    result.context("cannot watch the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
                 }
                 result = &mut source => {
@@ -422,7 +416,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         Ok(conntrack) => conntrack,
         Err(error) => {
             tracing::warn!(
-                "stale flows will not be deleted, connection tracking is not available: {error}"
+                "cannot delete stale flows: connection tracking is not available: {error}"
             );
             return Ok(None);
         }
@@ -447,10 +441,11 @@ fn on_unbound(
     Arc::new(move |service, address, error| {
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
+                "give the agent the capability NET_BIND_SERVICE, or the Service a port of 1024 or \
+                 above"
             }
             io::ErrorKind::AddrNotAvailable => "add the address to an interface",
-            _ => "free the port or give the Service another one",
+            _ => "free the port, or give the Service another one",
         };
         let notice = event(service, address, error);
         tracing::error!(

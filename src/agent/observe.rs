@@ -18,7 +18,6 @@ use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
 use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
-use crate::source::manifests::{Location, Locations};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// Sysctls to set after the first commit; `None` once they are set.
@@ -75,7 +74,7 @@ impl Observer {
                 self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 // First, so that the status of an agent that is ready includes this sync.
                 if self.reports.known.synced(wrote, stats.took, snapshot.clone()) {
-                    self.reports.history.notice(None, "programs again what changes".to_owned());
+                    self.reports.history.notice(None, "commits changes again".to_owned());
                 }
                 self.note_node(&snapshot);
                 self.note_health(snapshot.store.node().map(|node| node.eligible), true);
@@ -124,7 +123,7 @@ impl Observer {
             Event::Repaired { repaired, writers } => {
                 self.reports.metrics.add("shunt_drift_repairs_total", &[], 1.0);
                 let writers = if writers.is_empty() {
-                    "unknown, the agent now traces them for some seconds".to_owned()
+                    "unknown; the agent now watches for them for some seconds".to_owned()
                 } else {
                     let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
                     named.collect::<Vec<_>>().join(", ")
@@ -145,13 +144,13 @@ impl Observer {
                 self.reports.events.record(events::refused(quarantined, others));
             }
             Event::Released(released, others) => {
-                let text = format!("no longer refused by the kernel{}", more(others));
+                let text = format!("the kernel no longer refuses this frontend{}", more(others));
                 tracing::info!(frontend = %released.what, "{text}");
                 let text = format!("{}: {text}", released.what);
                 self.reports.history.notice(released.service.clone(), text);
             }
             Event::Conflict(conflict) => {
-                report_conflict(conflict, &self.reports.locations);
+                report_conflict(conflict);
                 self.reports.events.record(events::conflict(&conflict.conflict));
             }
             Event::Oversized(service) => {
@@ -309,24 +308,17 @@ pub(crate) fn report_oversized(service: &ObjectName) {
     tracing::warn!(%service, "{OVERSIZED}");
 }
 
-/// Logs the conflict of two Services, with their places in the manifests.
-pub(crate) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
+/// Logs the conflict of two Services.
+pub(crate) fn report_conflict(conflict: &SpecConflict) {
     let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
-    let owner = match locations.of(winner) {
-        Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),
-        None => winner.to_string(),
-    };
     let reason = format!(
-        "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
-         releases it; change one of them"
+        "{frontend} belongs to Service {winner} until that Service releases it: {reason}; change \
+         one of the two"
     );
-    let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
+    Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
-        .with_value(frontend);
-    if let Some(Location { file, line }) = locations.of(loser) {
-        problem = problem.in_file(&file, Some(line));
-    }
-    problem.log();
+        .with_value(frontend)
+        .log();
 }
 
 pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &Snapshot) {

@@ -25,8 +25,8 @@ pub(super) fn set_oom_score_adj(score: i16) {
         Err(error) => tracing::warn!(
             value = score,
             field = "oomScoreAdj",
-            "cannot set {FILE}: {error}; the kernel may choose this process when memory is short \
-             (CAP_SYS_RESOURCE is needed for a lower value)"
+            "cannot set {FILE}: {error}; the kernel may kill this process when memory is short (a \
+             lower value needs CAP_SYS_RESOURCE)"
         ),
     }
 }

@@ -94,7 +94,9 @@ impl Reload {
     /// Follows the sysctls of connection tracking, which any program may change.
     pub(super) fn follow_sysctls(&mut self) {
         if self.current.read_timeouts() {
-            tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
+            tracing::info!(
+                "applied changed sysctls to the timeouts of TCP connections to Services"
+            );
             self.configure(&self.objects);
         }
     }
@@ -128,9 +130,11 @@ impl Reload {
 
     /// Reports that a changed configuration is rejected: log, metric and status.
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
-        tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
+        tracing::error!(
+            "rejected the changed configuration, the previous one stays in effect: {error}"
+        );
         self.reports.metrics.config_reloaded(false);
-        let text = format!("the changed configuration is rejected: {error}");
+        let text = format!("rejected the changed configuration: {error}");
         self.reports.history.notice(None, text);
         let refused = Some(error.to_string());
         self.reports.known.note(|status| status.refused_configuration = refused);
@@ -210,7 +214,7 @@ impl ConfigurationFile {
     pub(super) fn new(arguments: &Run) -> anyhow::Result<ConfigurationFile> {
         let watch = |path: &PathBuf| Paths::new(std::slice::from_ref(path), |_| false);
         let watched = arguments.settings.config.as_ref().map(watch).transpose();
-        Ok(ConfigurationFile { watched: watched.context("see --config")?, has_begun: false })
+        Ok(ConfigurationFile { watched: watched.context("--config")?, has_begun: false })
     }
 
     /// Waits until the file may have changed: not at all at first, since it was read before the watch

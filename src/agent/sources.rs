@@ -23,7 +23,7 @@ use crate::serve::status;
 use crate::source::kubernetes::{
     Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
-use crate::source::manifests::{self, Locations, Watcher};
+use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 
 /// How long `--once` waits for the API server to list everything: longer than a busy server queues
@@ -90,13 +90,12 @@ impl Objects {
     pub(super) fn load(
         &self,
         node_name: &str,
-        locations: &Locations,
         mut apply: impl FnMut(Vec<Change>),
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
-                let changes = manifests::load(paths, node_name, locations)
-                    .context("cannot read the manifests")?;
+                let changes =
+                    manifests::load(paths, node_name).context("cannot read the manifests")?;
                 apply(changes);
                 Ok(())
             }
@@ -125,11 +124,11 @@ impl Objects {
     /// drop stops the source.
     pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
         let Parts { commands, notices, reports } = parts;
-        let Reports { metrics, known, locations, .. } = reports;
+        let Reports { metrics, known, .. } = reports;
         match self {
             Objects::Manifests(paths) => {
-                let (watcher, stop) = Watcher::new(paths, node_name, locations)
-                    .context("cannot watch the manifests")?;
+                let (watcher, stop) =
+                    Watcher::new(paths, node_name).context("cannot watch the manifests")?;
                 let paths = paths.clone();
                 known.follow(node_name, move || status::Source::Manifests { paths: paths.clone() });
                 let (ended, end) = tokio::sync::oneshot::channel();
@@ -169,7 +168,6 @@ impl Objects {
                 let (notices, connection) = (notices.clone(), source.connection());
                 let events =
                     publish(notices, connection, node_name.to_owned(), nodes, SystemTime::now);
-                locations.clear();
                 let sink = commands.sink();
                 Ok(Box::pin(async move {
                     // Both run until the process ends.

@@ -98,11 +98,11 @@ impl Listeners {
         {
             tracing::info!(
                 object = %format_args!("Service {service}"),
-                "{protocol} node port {port} is not taken as before"
+                "the processes on {protocol} node port {port} have changed or ended"
             );
         }
         if let more @ 1.. = new.len().saturating_sub(MAX_LINES) {
-            tracing::warn!("… and {more} more node ports on which others listen: see shunt status");
+            tracing::warn!("other processes listen on {more} more node ports: see `shunt status`");
         }
         *self = Listeners { trouble: report.trouble, last: report.ports, logged: stays };
     }
@@ -116,7 +116,7 @@ fn kinds(found: &Found) -> Vec<&'static str> {
 
 fn report(found: &Found, came_back: bool, reports: &Reports) {
     let what_to_do = if came_back || !found.processes.is_empty() {
-        "kube-proxy runs beside shunt: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
+        "kube-proxy is running: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
     } else {
         "no kube-proxy updates these rules: run `shunt cleanup --kube-proxy --keep-own`"
     };

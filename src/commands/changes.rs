@@ -109,7 +109,7 @@ impl Changed {
         let (before, after) = (endpoints(old), endpoints(new));
         let is_served = |it: &&Frontend| matches!(it.outcome, Outcome::Balance(_));
         let loses_service = match (thief, new.map(|new| &new.outcome)) {
-            (Some(thief), _) => Some(format!("{thief} takes it")),
+            (Some(thief), _) => Some(format!("Service {thief} takes it over")),
             (None, Some(Outcome::Balance(_))) => None,
             (None, Some(Outcome::Reject)) => {
                 Some("no endpoint, so connections are refused".to_owned())
@@ -117,7 +117,7 @@ impl Changed {
             (None, Some(Outcome::Drop)) => {
                 Some("no endpoint on this node, so packets are dropped (policy Local)".to_owned())
             }
-            (None, None) => Some("it is gone".to_owned()),
+            (None, None) => Some("the frontend is gone".to_owned()),
         };
         let properties = old.zip(new).map(|(old, new)| {
             let differ = [
@@ -163,7 +163,7 @@ impl fmt::Display for Changes {
             let all = frontends.len();
             writeln!(
                 f,
-                "frontends that change: {all}, that lose service: {losing}; elements: {now} -> {then}"
+                "changed frontends: {all}, losing service: {losing}; elements: {now} -> {then}"
             )?;
         }
         for changed in frontends {
@@ -172,7 +172,8 @@ impl fmt::Display for Changes {
         for status::Conflict { frontend, winner, loser, reason } in conflicts {
             writeln!(
                 f,
-                "\nconflict: {loser} does not get {frontend}, which {winner} has: {reason}"
+                "\nconflict: Service {loser} does not get {frontend}, which belongs to Service \
+                 {winner}: {reason}"
             )?;
         }
         if let Some(trouble) = &taken_node_ports.trouble {
@@ -198,10 +199,10 @@ impl fmt::Display for Changed {
             (None, Change::Changed) => write!(f, "endpoints: {before} -> {after}")?,
         }
         if !self.properties.is_empty() {
-            write!(f, "; other {}", self.properties.join(", "))?;
+            write!(f, "; changed: {}", self.properties.join(", "))?;
         }
         if self.is_example {
-            write!(f, " (an example of an address: the API server allocates one)")?;
+            write!(f, " (example address: the API server allocates the real one)")?;
         }
         self.removed.iter().try_for_each(|it| write!(f, "\n  - {it}"))?;
         self.added.iter().try_for_each(|it| write!(f, "\n  + {it}"))

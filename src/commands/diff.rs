@@ -89,7 +89,7 @@ fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failur
         let places = compare(&mut kernel, &desired).map_err(explain)?;
         let refused = objects.status.rules.quarantined.len();
         let quarantine = (refused > 0)
-            .then(|| format!("the kernel refuses {refused} frontends, which `shunt status` names"));
+            .then(|| format!("the kernel refuses {refused} frontends: `shunt status` lists them"));
         let differs = (!places.is_empty()).then(|| places.clone());
         let frontends = desired.frontends().len();
         Ok((Comparison { frontends, places, notes: quarantine.into_iter().collect() }, differs))

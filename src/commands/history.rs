@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 
-use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Kind, Store};
@@ -39,9 +37,6 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(since) = arguments.since {
         history.changes.retain(|line| line.at >= since);
     }
-    if arguments.anonymous {
-        history = history.anonymous()?;
-    }
     Ok(super::output(arguments.output, &history)?)
 }
 
@@ -72,69 +67,6 @@ impl History {
         // The rest is of this moment, and may name servers and files.
         objects.status = Status { version, node, started, told, ..Status::default() };
         History { since: objects.excerpt.since, changes: lines(&objects), objects }
-    }
-
-    /// Returns it with a random word in place of each name, the same for the same name.
-    fn anonymous(&self) -> anyhow::Result<History> {
-        let mut json = serde_json::to_value(self).context("cannot find the names")?;
-        let mut names = BTreeMap::from([(self.objects.status.node.clone(), String::new())]);
-        find_names(&json, &mut names);
-        let random = RandomState::new();
-        for (name, word) in &mut names {
-            // A name of DNS begins with a letter.
-            *word = format!("n{:016x}", random.hash_one(name));
-        }
-        // The rest has words of shunt's own.
-        for place in ["/changes", "/objects/excerpt", "/objects/status/node"] {
-            json.pointer_mut(place).into_iter().for_each(|it| replace_names(it, &names));
-        }
-        serde_json::from_value(json).context("cannot replace the names")
-    }
-}
-
-/// The fields of objects that have names.
-const NAMES: [&str; 8] =
-    ["namespace", "name", "service", "node", "nodes", "zone", "zones", "OtherProxy"];
-
-/// Finds the words that are names of something.
-fn find_names(json: &Value, names: &mut BTreeMap<String, String>) {
-    match json {
-        Value::Object(fields) => {
-            for (field, value) in fields {
-                let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-                let found = values.iter().filter_map(Value::as_str);
-                if NAMES.contains(&field.as_str()) {
-                    let words = found.flat_map(|text| text.split(is_between));
-                    names.extend(words.map(|name| (name.to_owned(), String::new())));
-                }
-                find_names(value, names);
-            }
-        }
-        Value::Array(values) => values.iter().for_each(|value| find_names(value, names)),
-        _ => {}
-    }
-}
-
-/// Returns true if a letter is in no name.
-fn is_between(letter: char) -> bool {
-    !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '.' | '_')
-}
-
-/// Replaces names wherever they are a whole word of a text.
-fn replace_names(json: &mut Value, names: &BTreeMap<String, String>) {
-    match json {
-        Value::Object(fields) => fields.values_mut().for_each(|it| replace_names(it, names)),
-        Value::Array(values) => values.iter_mut().for_each(|it| replace_names(it, names)),
-        Value::String(text) => {
-            let parts = text.split_inclusive(is_between).map(|part| {
-                let name = part.trim_end_matches(is_between);
-                let word =
-                    names.get(name).filter(|_| !name.is_empty()).map_or(name, String::as_str);
-                format!("{word}{}", &part[name.len()..])
-            });
-            *text = parts.collect();
-        }
-        _ => {}
     }
 }
 
@@ -193,9 +125,9 @@ fn differences(before: &Change, after: &Store) -> Vec<String> {
 fn fields<T: Serialize>(what: &str, before: Option<&T>, after: Option<&T>) -> Vec<String> {
     let (Some(before), Some(after)) = (before, after) else {
         return match (before, after) {
-            (None, None) => vec![format!("{what} changed, and still is not for shunt")],
-            (None, _) => vec![format!("{what} came")],
-            (_, None) => vec![format!("{what} left")],
+            (None, None) => vec![format!("{what} changed, and shunt still ignores it")],
+            (None, _) => vec![format!("{what} appeared")],
+            (_, None) => vec![format!("{what} is gone")],
             _ => Vec::new(),
         };
     };
@@ -223,12 +155,12 @@ fn slices(before: Option<&EndpointSlice>, after: Option<&EndpointSlice>) -> Vec<
     for address in old.keys().chain(new.keys().filter(|address| !old.contains_key(*address))) {
         let (old, new) = (old.get(address), new.get(address));
         let what = match (old.map(condition), new.map(condition)) {
-            (None, Some("ready")) => "came".to_owned(),
-            (None, Some(condition)) => format!("came, {condition}"),
-            (Some("ready"), None) => "left".to_owned(),
-            (Some(condition), None) => format!("left, was {condition}"),
+            (None, Some("ready")) => "added".to_owned(),
+            (None, Some(condition)) => format!("added, {condition}"),
+            (Some("ready"), None) => "removed".to_owned(),
+            (Some(condition), None) => format!("removed, was {condition}"),
             (Some(before), Some(after)) if before != after => format!("is {after}, was {before}"),
-            _ if old != new => "has another node or other hints".to_owned(),
+            _ if old != new => "changed its node or hints".to_owned(),
             _ => continue,
         };
         changed.entry(what).or_default().push(*address);
@@ -274,7 +206,7 @@ impl fmt::Display for Line {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "what changed since {} (earlier changes are not known)", self.since)?;
+        writeln!(f, "changes since {} (earlier ones are unknown)", self.since)?;
         let name = |line: &Line| line.service.clone().unwrap_or_else(|| "-".to_owned());
         let width = self.changes.iter().map(|line| name(line).chars().count()).max();
         for line in &self.changes {

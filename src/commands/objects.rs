@@ -17,7 +17,7 @@ use crate::agent::settings::{Effective, effective};
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
 use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
-use crate::source::manifests::{self, Locations};
+use crate::source::manifests;
 
 /// The number of looks until two of them agree, and the pause between them.
 const ATTEMPTS: usize = 10;
@@ -44,7 +44,7 @@ impl ObjectArguments {
             Reader(None).read(&Selection::All)?
         } else {
             let settings = effective(&self.settings, &self.logging)?;
-            let mut objects = of_manifests(&self.manifests, &settings, &Locations::default())?;
+            let mut objects = of_manifests(&self.manifests, &settings)?;
             let changes = &mut objects.excerpt.changes;
             changes.extend(match is_offline {
                 true => Some(addresses_of_node(changes)),
@@ -65,12 +65,14 @@ impl ObjectArguments {
         let file = match &self.manifests[..] {
             [] => return Ok(ask_history(Selection::All)?),
             [file] => file,
-            _ => anyhow::bail!("--at reads one file of `shunt history -o json`"),
+            _ => anyhow::bail!(
+                "--at needs exactly one --manifests, a file that `shunt history -o json` wrote"
+            ),
         };
         let name = file.display();
         let json = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
         let history: History = serde_json::from_slice(&json).with_context(|| {
-            format!("{name} is not what `shunt history -o json` of this version writes")
+            format!("{name} is not a file that `shunt history -o json` of this version wrote")
         })?;
         Ok(history.objects)
     }
@@ -79,7 +81,7 @@ impl ObjectArguments {
 /// Makes the objects those of an earlier time.
 pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     let since = objects.excerpt.since;
-    anyhow::ensure!(at >= since, "the history reaches back to {since} only, --at is {at}");
+    anyhow::ensure!(at >= since, "the history begins at {since}, after --at {at}");
     objects.rewind(at);
     Ok(())
 }
@@ -102,25 +104,17 @@ pub(super) fn service_port(text: &str) -> anyhow::Result<(ObjectName, Option<&st
 }
 
 /// Reads manifests once, and logs their problems.
-pub(super) fn read_manifests(
-    paths: &[PathBuf],
-    node_name: &str,
-    locations: &Locations,
-) -> Result<Vec<Change>, Failure> {
-    manifests::load(paths, node_name, locations).map_err(|error| match error {
+pub(super) fn read_manifests(paths: &[PathBuf], node_name: &str) -> Result<Vec<Change>, Failure> {
+    manifests::load(paths, node_name).map_err(|error| match error {
         manifests::Error::Unusable(_) => Failure::Input(error.to_string()),
         error => Failure::Other(anyhow::Error::from(error).context("cannot read the manifests")),
     })
 }
 
 /// Returns the objects in manifests, to be planned for any node.
-pub(super) fn of_manifests(
-    paths: &[PathBuf],
-    settings: &Effective,
-    locations: &Locations,
-) -> Result<Objects, Failure> {
+pub(super) fn of_manifests(paths: &[PathBuf], settings: &Effective) -> Result<Objects, Failure> {
     let node = settings.node_name.clone();
-    let changes = read_manifests(paths, &node, locations)?;
+    let changes = read_manifests(paths, &node)?;
     Ok(Objects {
         options: settings.config.options.clone(),
         status: Status { node, ..Status::default() },

@@ -8,14 +8,12 @@ use crate::agent::Failure;
 use crate::agent::observe::{report_conflict, report_oversized};
 use crate::agent::settings::effective;
 use crate::dataplane::{SpecConflict, rule_text};
-use crate::source::manifests::Locations;
 
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     let settings = effective(&arguments.settings, &arguments.logging)?;
-    let locations = Locations::default();
-    let (store, desired) = of_manifests(&arguments.manifests, &settings, &locations)?.planned();
+    let (store, desired) = of_manifests(&arguments.manifests, &settings)?.planned();
     for conflict in desired.conflicts() {
-        report_conflict(&SpecConflict::new(conflict, &store), &locations);
+        report_conflict(&SpecConflict::new(conflict, &store));
     }
     desired.oversized().iter().for_each(report_oversized);
     Ok(super::print(&text(&desired, rule_text))?)

@@ -348,8 +348,8 @@ fn node_port_addresses(
     let cluster: Vec<IpNet> = cluster.filter_map(|net| parse_net(net).ok()).collect();
     let is_named = written_count > 0 && !primary;
     if is_named && is_of_both_families(&cluster) && !is_of_both_families(&nets[..named]) {
-        let reason = "of one family only, while clusterCIDR has both; node ports of the other \
-                      family are on all addresses; write prefixes for it, too";
+        let reason = "has prefixes of one family only, while clusterCIDR has both; node ports of \
+                      the other family are on all addresses; write prefixes for it, too";
         check.add(Severity::Warning, field, None, reason);
     }
     match (primary, nets.is_empty()) {

@@ -190,8 +190,8 @@ pub const FIELDS: [Field; 64] = [
     honoured(
         "featureGates",
         Gates,
-        "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning names \
-         any other gate away from kube-proxy's default",
+        "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning \
+         names any other gate that differs from kube-proxy's default",
     ),
     honoured("clientConnection.kubeconfig", Text(""), "without one, the Pod's service account"),
     honoured(

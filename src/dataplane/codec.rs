@@ -97,14 +97,6 @@ pub(super) fn encode_client(client: IpAddr, key: FrontendKey) -> Bytes {
     bytes
 }
 
-/// Encodes a source and a destination.
-pub(super) fn encode_pair(source: IpAddr, destination: IpAddr) -> Bytes {
-    let mut bytes = Bytes::new();
-    bytes.push_address(source);
-    bytes.push_address(destination);
-    bytes
-}
-
 /// Encodes the end of a key's range, if the key is a range.
 pub(super) fn encode_key_end(key: Key) -> Option<Bytes> {
     let Key::Source(frontend, SourceRange { last, .. }) = key else { return None };

@@ -96,13 +96,13 @@ impl Delta {
             );
         }
         let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
-        delta.frontends.reserve(touched.frontends().len());
-        for key in touched.frontends().iter().filter(|key| !held(key)) {
+        delta.frontends.reserve(touched.frontends.len());
+        for key in touched.frontends.iter().filter(|key| !held(key)) {
             delta.frontend(record, *key, desired.frontend(*key));
         }
         let held = |member: &&SetMember| quarantine.holds(Suspect::Member(**member));
-        delta.members.reserve(touched.members().len());
-        for member in touched.members().iter().filter(|member| !held(member)) {
+        delta.members.reserve(touched.members.len());
+        for member in touched.members.iter().filter(|member| !held(member)) {
             let wanted = desired.has_member(*member);
             match (record.has_member(*member), wanted) {
                 (false, true) => delta.add(&member.element(), None),
@@ -282,8 +282,8 @@ impl Delta {
 
     /// Returns the number of changed frontends and members outside of the given delta.
     pub(super) fn beside(&self, named: &PlanDelta) -> usize {
-        let frontends = self.frontends.iter().filter(|(key, _)| !named.has_frontend(*key));
-        let members = self.members.iter().filter(|(member, _)| !named.has_member(*member));
+        let frontends = self.frontends.iter().filter(|(key, _)| !named.frontends.contains(key));
+        let members = self.members.iter().filter(|(member, _)| !named.members.contains(member));
         frontends.count() + members.count()
     }
 

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use foldhash::HashMap;
 use nfnetlink::nft::{DumpedRule, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
-use shunt_core::explain::{Line, Lookup, Match, Tables};
-use shunt_core::model::Family;
-use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, SourceRange, TABLE};
+use shunt_core::explain::{Line, Match, Tables};
+use shunt_core::model::{Backend, Family};
+use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, TABLE, Value};
 
-use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
+use super::codec::{Bytes, decode_value, encode_client, encode_key, table_family};
 use super::listing::{Structure, look_up, planned_chains};
 use super::translate::expressions;
 use super::verdicts::{Verdict, Verdicts, add_verdicts};
@@ -54,9 +54,9 @@ impl Tables for KernelTables {
         Ok(self.chains.get(&chain).cloned())
     }
 
-    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Error> {
+    fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Error> {
         let family = self.family;
-        let keys: Vec<Bytes> = keys.iter().map(|key| encode(*key)).collect();
+        let keys: Vec<Bytes> = keys.iter().map(|key| encode_key(*key)).collect();
         let mut found = vec![None; keys.len()];
         look_up(&mut self.socket, family, set, &keys, &mut |place, element| {
             let value = |data| decode_value(family, data).map_or(Match::Foreign, Match::Value);
@@ -65,6 +65,18 @@ impl Tables for KernelTables {
             }
         })?;
         Ok(found)
+    }
+
+    fn last_backend(&mut self, client: IpAddr, key: FrontendKey) -> Result<Option<Backend>, Error> {
+        let (family, key) = (self.family, encode_client(client, key));
+        let mut found = None;
+        look_up(&mut self.socket, family, Set::Affinity, &[key], &mut |_, element| {
+            found = element.data.and_then(|data| decode_value(family, data));
+        })?;
+        Ok(match found {
+            Some(Value::Backend(backend)) => Some(backend),
+            _ => None,
+        })
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
@@ -79,19 +91,6 @@ impl Tables for KernelTables {
         );
         self.local.insert(address, is_local);
         Ok(is_local)
-    }
-}
-
-fn encode(key: Lookup) -> Bytes {
-    match key {
-        Lookup::Frontend(key) => encode_key(Key::Frontend(key)),
-        Lookup::Slot(key, index) => encode_key(Key::Pool(key, index)),
-        Lookup::Source(key, source) => {
-            encode_key(Key::Source(key, SourceRange { first: source, last: source }))
-        }
-        Lookup::Client(client, key) => encode_client(client, key),
-        Lookup::Address(address) => encode_key(Key::Address(address)),
-        Lookup::Pair(source, destination) => encode_pair(source, destination),
     }
 }
 

@@ -58,23 +58,23 @@ impl Quarantine {
     pub(super) fn release(&mut self, changed: &PlanDelta) {
         if !self.entries.is_empty() {
             self.entries.retain(|suspect, _| match suspect {
-                Suspect::Frontend(key) => !changed.has_frontend(*key),
-                Suspect::Member(member) => !changed.has_member(*member),
+                Suspect::Frontend(key) => !changed.frontends.contains(key),
+                Suspect::Member(member) => !changed.members.contains(member),
             });
         }
     }
 
     /// Puts suspects on trial after their pause. They must be compared again.
     pub(super) fn try_again(&mut self, now: Instant) -> PlanDelta {
-        let (mut frontends, mut members) = (Vec::new(), Vec::new());
+        let mut delta = PlanDelta::default();
         for (suspect, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.until <= now) {
             entry.on_trial = true;
             match suspect {
-                Suspect::Frontend(key) => frontends.push(*key),
-                Suspect::Member(member) => members.push(*member),
-            }
+                Suspect::Frontend(key) => delta.frontends.insert(*key),
+                Suspect::Member(member) => delta.members.insert(*member),
+            };
         }
-        PlanDelta::new(frontends, members, false)
+        delta
     }
 
     /// Releases all suspects on trial after a commit.
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(quarantine.next_trial(), Some(now + pause));
             assert!(quarantine.try_again(now + pause - Duration::from_millis(1)).is_empty());
             now += pause;
-            assert_eq!(quarantine.try_again(now).members().len(), 1);
+            assert_eq!(quarantine.try_again(now).members.len(), 1);
             assert!(!quarantine.holds(suspect(1)));
         }
         quarantine.committed();
@@ -133,7 +133,7 @@ mod tests {
         let reason: Arc<str> = "no".into();
         quarantine.add(suspect(1), &reason, Instant::now());
         quarantine.add(suspect(2), &reason, Instant::now());
-        quarantine.release(&PlanDelta::new(Vec::new(), vec![member(1)], false));
+        quarantine.release(&PlanDelta { members: [member(1)].into(), ..PlanDelta::default() });
         assert!(!quarantine.holds(suspect(1)) && quarantine.holds(suspect(2)));
     }
 }

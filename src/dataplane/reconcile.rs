@@ -128,9 +128,8 @@ impl Dataplane {
         }
         if !abilities.timeouts && self.desired.set_without_timeouts() {
             tracing::warn!(
-                "the kernel cannot give connections timeouts of their own \
-                 (CONFIG_NF_CONNTRACK_TIMEOUT): a client whose endpoint does not answer may try the \
-                 same endpoint for two minutes"
+                "the kernel has no timeouts per connection (CONFIG_NF_CONNTRACK_TIMEOUT): a client \
+                 whose endpoint does not answer may try the same endpoint for two minutes"
             );
         }
         Ok(())
@@ -430,7 +429,7 @@ impl Dataplane {
             }
             self.stats.full = true;
             for family in &prepared.too_small {
-                tracing::info!(%family, "sets of the table are too small, making all of them anew");
+                tracing::info!(%family, "sets of the table are too small, replacing all of them");
                 if let Some(current) = self.state.current_mut() {
                     current.rebuild_table(*family, &prepared.stale);
                 }

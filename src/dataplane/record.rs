@@ -301,7 +301,11 @@ impl KernelRecord {
     /// Returns a delta with the whole record, for a comparison with the plan.
     pub(super) fn everything(&self) -> PlanDelta {
         let (frontends, members) = (self.frontends.keys(), self.members.iter());
-        PlanDelta::new(frontends.copied().collect(), members.copied().collect(), true)
+        PlanDelta {
+            frontends: frontends.copied().collect(),
+            members: members.copied().collect(),
+            chains: true,
+        }
     }
 }
 

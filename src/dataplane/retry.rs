@@ -73,8 +73,8 @@ impl Dataplane {
         if refusals.iter().any(is_about_gone) && self.gone.give_up() {
             let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
             tracing::error!(
-                "connections to gone endpoints are not reset, the kernel refuses it: {}; turn \
-                 shunt.resetGoneEndpoints off",
+                "cannot reset connections to gone endpoints, the kernel refuses the rules: {}; \
+                 turn shunt.resetGoneEndpoints off",
                 reasons.join("; ")
             );
             return true;
@@ -104,7 +104,7 @@ impl Dataplane {
         let mut services: BTreeMap<String, (usize, Vec<FrontendKey>)> = BTreeMap::new();
         let compared = current.compared(&self.desired);
         let held = |key: &&FrontendKey| self.quarantine.holds(Suspect::Frontend(**key));
-        for key in compared.frontends().iter().filter(|key| !held(key)) {
+        for key in compared.frontends.iter().filter(|key| !held(key)) {
             let old = current.record.frontend(*key).map(|it| &it.frontend);
             let new = self.desired.frontend(*key).map(|new| current.record.next(*key, new));
             let new = new.as_ref().map(|it| &it.frontend);
@@ -119,7 +119,7 @@ impl Dataplane {
             return false;
         };
         let reason: Arc<str> =
-            format!("{error}; the Service has the most elements of this transaction, {slots}")
+            format!("{error}; the Service has the most elements in this transaction, {slots}")
                 .into();
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);
@@ -141,7 +141,7 @@ impl Dataplane {
             frontend.is_some_and(|it| it.frontend.chains(*key).any(|name| name == chain))
         };
         let compared = current.compared(&self.desired);
-        let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
+        let of_family = compared.frontends.iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
     }
 }

@@ -120,7 +120,7 @@ impl Current {
 
     /// Notes that the kernel holds the plan; without base chains before the first sync.
     pub(super) fn settled(&mut self, has_base_chains: bool) {
-        let planned = PlanDelta::new(Vec::new(), Vec::new(), !has_base_chains);
+        let planned = PlanDelta { chains: !has_base_chains, ..PlanDelta::default() };
         self.difference = Difference::Planned(planned);
         self.stale = Stale::default();
     }

@@ -122,7 +122,6 @@ pub(super) mod tests {
             protocol,
             original,
             reply,
-            state: None,
             status: Status::SEEN_REPLY,
             zone: 0,
             id: [0, 0, 0, 1],

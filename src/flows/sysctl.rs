@@ -206,7 +206,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
              --net-sysctls, or run `shunt run --init-only` in a privileged init container",
         ),
         libc::EACCES | libc::EPERM => Some(
-            "set them in the machine's first network namespace, with CAP_NET_ADMIN, for example in \
+            "set them in the initial network namespace, with CAP_NET_ADMIN, for example in \
              /etc/sysctl.d",
         ),
         libc::ENOENT => Some("load the module nf_conntrack"),

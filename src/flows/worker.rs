@@ -162,7 +162,7 @@ where
                 "cannot delete stale flows: clients of a removed endpoint may continue to send to \
                  it; the agent retries: {trouble}"
             ),
-            (Some(_), None) => info!("all stale flows are deleted again"),
+            (Some(_), None) => info!("stale flows are deleted again"),
             _ => {}
         }
         outcome

@@ -49,8 +49,8 @@ pub enum What {
 pub struct LastChange {
     /// When the source received the change.
     pub received: Time,
-    /// The time from then to the commit, in seconds.
-    pub committed_after: f64,
+    /// The time from then to the commit.
+    pub committed_after_seconds: f64,
 }
 
 /// What changed since the start of the agent. Clones share it.
@@ -91,7 +91,7 @@ impl History {
             let (at, seconds) =
                 (Time(today.checked_sub(took).unwrap_or(today)), took.as_secs_f64());
             if entries.since.is_none() {
-                entries.first = Some(LastChange { received: at, committed_after: seconds });
+                entries.first = Some(LastChange { received: at, committed_after_seconds: seconds });
             }
             for before in &batch.changes {
                 let service = concerned(before, &snapshot.store);
@@ -134,7 +134,7 @@ impl History {
         let mut last: HashMap<ObjectName, LastChange> = HashMap::default();
         for entry in &entries {
             if let (Some(name), What::Changed(_, seconds)) = (&entry.service, &entry.what) {
-                let change = LastChange { received: entry.at, committed_after: *seconds };
+                let change = LastChange { received: entry.at, committed_after_seconds: *seconds };
                 last.insert(name.clone(), change);
             }
         }

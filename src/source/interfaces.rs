@@ -38,7 +38,7 @@ impl Interfaces {
                 match listed {
                     Ok(change) => break change,
                     Err(error) => {
-                        tracing::error!(%error, "cannot follow the node's addresses; retrying");
+                        tracing::error!(%error, "cannot list the node's addresses; retrying");
                         // The event is gone, and what it was about is not known yet.
                         tokio::time::sleep(RETRY).await;
                         listed = interface_addresses();

@@ -66,7 +66,7 @@ fn a_wrong_authority_is_named(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let kubeconfig = kubeconfig(&world)?.authority(&Authority::new()?.pem())?.token_file(TOKEN)?;
     let agent = world.agent_with(&kubeconfig)?.spawn()?;
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "certificate"])?;
+    agent.wait_for_log(&["WARN", "cannot reach the API server", "certificate"])?;
     // The right one may come yet.
     kubeconfig.set_authority(&authority(&world))?;
     agent.wait_ready()?;
@@ -84,7 +84,7 @@ fn no_output_holds_a_secret(api: Api) -> Result<()> {
     world.kubeconfig.set_token(SECRETS[1])?;
     // Then all files are read again.
     world.gate.refuse()?;
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    agent.wait_for_log(&["WARN", "cannot reach the API server", "refused"])?;
     world.gate.reopen()?;
     agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     let mut outputs = vec![status(&world, &["PROBLEM", "credentials"])?];
@@ -128,7 +128,7 @@ fn a_new_token_is_read(api: Api) -> Result<()> {
     let agent = world.start()?;
     let standin = world.standin()?;
     world.gate.refuse()?;
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    agent.wait_for_log(&["WARN", "cannot reach the API server", "refused"])?;
     standin.set_token("another");
     world.gate.reopen()?;
     agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
@@ -150,7 +150,7 @@ fn a_new_authority_is_read(api: Api) -> Result<()> {
     let standin = world.standin()?;
     standin.rotate_authority()?;
     standin.cut();
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "certificate"])?;
+    agent.wait_for_log(&["WARN", "cannot reach the API server", "certificate"])?;
     world.assert_web(&ALL);
     world.kubeconfig.set_authority(&authority(&world))?;
     agent.wait_for_log(&["INFO", "answers again"])?;
@@ -296,6 +296,6 @@ fn a_proxy_that_refuses_is_named(api: Api) -> Result<()> {
     let kubeconfig = kubeconfig.cluster(&format!("proxy-url: 'http://{address}'"))?;
     let agent = world.agent_with(&kubeconfig)?.spawn()?;
     let way = format!("kubernetes:6443 through the proxy http://{address}:");
-    agent.wait_for_log(&["WARN", &way, "the proxy cannot be reached", "refused"])?;
+    agent.wait_for_log(&["WARN", &way, "cannot reach the proxy", "refused"])?;
     Ok(())
 }

@@ -26,7 +26,7 @@ fn main() -> Result<()> {
         Some("bare") => [&node::TESTS[..], &nodes::TESTS, &ipvs::TESTS].concat(),
         Some("without-ipv6") => node::TESTS_WITHOUT_IPV6.to_vec(),
         Some("after-boot") => node::TESTS_AFTER_BOOT.to_vec(),
-        _ => bail!("this is for the virtual machines of `cargo xtask vm-test`"),
+        _ => bail!("run this through `cargo xtask vm-test`"),
     };
     let filter = arguments.get(1).map_or("", String::as_str);
     let (mut passed, mut failed) = (0, 0);

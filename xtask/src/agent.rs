@@ -66,10 +66,11 @@ fn with_arguments(mut build: Command) -> Result<Command> {
 /// The agent that cargo has just built with this profile, beside the folder that it built us into: that
 /// folder may be set in more places than one could ask.
 pub(crate) fn built(profile: &str) -> Result<PathBuf> {
-    let xtask = env::current_exe().context("cannot find the program that runs")?;
+    let xtask = env::current_exe().context("cannot find the running program")?;
     let mut folders = xtask.ancestors().skip(1).filter(|folder| !folder.ends_with("deps"));
-    let target = folders.next().and_then(Path::parent).context("xtask is in no target folder")?;
+    let target =
+        folders.next().and_then(Path::parent).context("xtask is not in a target folder")?;
     let program = target.join(profile).join("shunt");
-    ensure!(program.is_file(), "cargo has built no {}", program.display());
+    ensure!(program.is_file(), "cargo has not built {}", program.display());
     Ok(program)
 }

@@ -76,7 +76,7 @@ const REFUSALS: [(&[&str], &str); 9] = [
     (&["--set=apiServer.host=kubernetes.default.svc"], "a name of the cluster's DNS"),
     (
         &["--set=apiServer.host=10.0.0.1", "--set=monitoring.serviceMonitor.enabled=true"],
-        "takes a metrics.bindAddress that Prometheus can reach",
+        "needs a metrics.bindAddress that Prometheus can reach",
     ),
     (
         &["--set=existingConfigMap=kube-proxy", "--set=monitoring.serviceMonitor.enabled=true"],
@@ -100,7 +100,7 @@ fn check_refusals() -> Result<()> {
         let output = helm.output().context("cannot run helm")?;
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() || !said.contains(reason) {
-            bail!("the chart does not refuse {arguments:?} with {reason:?}: {said}");
+            bail!("the chart does not refuse {arguments:?} with {reason:?}, it prints: {said}");
         }
     }
     Ok(())
@@ -109,7 +109,7 @@ fn check_refusals() -> Result<()> {
 /// Render everything anew.
 pub(crate) fn render() -> Result<()> {
     if let Some(missing) = missing() {
-        bail!("there is no `{missing}` here; install it, no distribution's packages have both");
+        bail!("`{missing}` not found: install it (no distribution packages both helm and kubectl)");
     }
     lint()?;
     check_refusals()?;
@@ -125,7 +125,7 @@ pub(crate) fn render() -> Result<()> {
 /// the digests has to do.
 pub(crate) fn check() -> Result<()> {
     if let Some(missing) = missing() {
-        println!("there is no `{missing}` here: only the digests of the renderings are checked");
+        println!("`{missing}` not found: checking only the digests of the renderings");
         return Ok(());
     }
     lint()?;

@@ -121,7 +121,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.task {
         Task::Setup => installer
             .ensure(packages::ALL)
-            .map(|()| println!("everything that shunt needs from the system is there")),
+            .map(|()| println!("all system packages that shunt needs are installed")),
         Task::Test { args } => with_not_run(|not_run| suite::test(&installer, args, not_run)),
         Task::Tidy => tidy::run(),
         Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),

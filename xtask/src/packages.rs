@@ -80,7 +80,11 @@ impl Installer {
         install.args(&words[1..]).args(["-c", INSTALL, "sh"]).args(&missing);
         run(install.stdin(std::process::Stdio::null())).with_context(by_hand)?;
         let missing = self::missing(needs);
-        ensure!(missing.is_empty(), "{} did not bring what is needed of them", missing.join(" "));
+        ensure!(
+            missing.is_empty(),
+            "these packages still lack needed programs or files: {}",
+            missing.join(" ")
+        );
         Ok(())
     }
 }

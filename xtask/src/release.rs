@@ -56,9 +56,11 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
         let (changelog, chart) = (text("CHANGELOG.md")?, text("deploy/chart/Chart.yaml")?);
         let mut problems = problems(commit.as_deref(), tag, &changelog, &chart);
         if REPOSITORY.contains(NO_OWNER) {
-            problems.push(format!("repository in Cargo.toml is {REPOSITORY}: docs/release.md"));
+            problems.push(format!(
+                "set `repository` in Cargo.toml, now {REPOSITORY}: see docs/release.md"
+            ));
         }
-        ensure!(problems.is_empty(), "not ready to be released:\n  {}", problems.join("\n  "));
+        ensure!(problems.is_empty(), "not ready for a release:\n  {}", problems.join("\n  "));
     }
     let tree = tree(installer)?;
     let output = repository().join(OUTPUT);
@@ -116,9 +118,12 @@ pub(crate) fn tree(installer: &Installer) -> Result<PathBuf> {
 fn start(agent: &Path) -> Result<()> {
     let said = stdout(command(agent).arg("version"))?;
     let commit = commit()?.unwrap_or_else(|| "unknown".to_owned());
-    ensure!(said.contains(&format!("commit {commit}")), "it was not built from {commit}: {said}");
+    ensure!(
+        said.contains(&format!("commit {commit}")),
+        "the agent was not built from commit {commit}: {said}"
+    );
     let rules = stdout(command(agent).args(["render", "--manifests", "examples/demo"]))?;
-    ensure!(rules.contains("table ip shunt"), "it plans no rules:\n{rules}");
+    ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
     Ok(())
 }
 
@@ -140,8 +145,9 @@ fn libraries(agent: &Path, tree: &Path) -> Result<()> {
         let documents = Path::new("usr/share/doc").join(package);
         fs::create_dir_all(tree.join(&documents))?;
         let copyright = documents.join("copyright");
-        fs::copy(Path::new("/").join(&copyright), tree.join(&copyright))
-            .with_context(|| format!("{package} has no licence here: were documents left out?"))?;
+        fs::copy(Path::new("/").join(&copyright), tree.join(&copyright)).with_context(|| {
+            format!("{package} is installed without its licence: does dpkg exclude documents?")
+        })?;
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) fn run() -> Result<()> {
     }
     let links = check(&output, &mut faults)?;
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    println!("site: {OUTPUT}/index.html; all {links} links lead somewhere");
+    println!("site: {OUTPUT}/index.html; {links} links, none broken");
     Ok(())
 }
 
@@ -128,7 +128,7 @@ fn check(root: &Path, faults: &mut Vec<String>) -> Result<usize> {
                 |text: &String| anchor.is_empty() || text.contains(&format!("id=\"{anchor}\""));
             if !to.is_file() || !texts.get(&to).is_none_or(has_anchor) {
                 let place = file.strip_prefix(root).unwrap_or(file).display();
-                faults.push(format!("{place}: {url} leads nowhere"));
+                faults.push(format!("{place}: broken link {url}"));
             }
         }
     }

@@ -77,7 +77,7 @@ fn build(commit: &str, folder: &Path) -> Result<()> {
     build.args(["build", "--locked", "--package=shunt", "--bin=shunt", "--target-dir"]);
     run(build.arg(&target).current_dir(&source).env("SHUNT_COMMIT", commit))?;
     let built = target.join("debug/shunt");
-    ensure!(built.is_file(), "cargo has built no {}", built.display());
+    ensure!(built.is_file(), "cargo has not built {}", built.display());
     fs::rename(&built, folder.join("shunt")).context("cannot keep the agent")
 }
 

@@ -23,8 +23,9 @@ pub enum Error {
     },
     /// The messages exceed the send buffer, and the kernel refuses a larger buffer.
     #[error(
-        "{bytes} bytes exceed the socket's send buffer, and raising it was refused ({reason}): \
-         CAP_NET_ADMIN is needed in the initial user namespace, or a larger net.core.wmem_max"
+        "{bytes} bytes exceed the socket's send buffer, and the kernel refused to raise it \
+         ({reason}): that needs CAP_NET_ADMIN in the initial user namespace, or a larger \
+         net.core.wmem_max"
     )]
     TooLarge {
         /// The size of the messages.
@@ -47,7 +48,7 @@ pub enum Error {
         errno: Errno,
     },
     /// The objects changed while the kernel listed them, so that some may be missing.
-    #[error("the listing is incomplete, because its objects changed meanwhile")]
+    #[error("the listing is incomplete: objects changed during it")]
     Interrupted,
     /// The rules of the namespace are not those of the expected generation any more. Nothing was
     /// applied.
@@ -55,8 +56,8 @@ pub enum Error {
     StaleGeneration,
     /// A table belongs to another socket, which alone may change it.
     #[error(
-        "the table {family} {table} belongs to another process (netlink port {port}, mostly its \
-         process id), which alone may change it: end that one first"
+        "the table {family} {table} belongs to another process (netlink port {port}, usually its \
+         process ID), and only that process may change it: end it first"
     )]
     Owned {
         /// The family of the table.

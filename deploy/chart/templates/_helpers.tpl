@@ -96,16 +96,16 @@ host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
 {{- define "shunt.checkMetricsAddress" -}}
 {{- if include "shunt.isLoopback" .Values.metrics.bindAddress -}}
 {{- if .Values.existingConfigMap -}}
-{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach; write metricsBindAddress: 0.0.0.0:10249 into the ConfigMap %s, and set metrics.bindAddress=0.0.0.0 here" .Values.existingConfigMap) -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled needs metrics that Prometheus can reach; write metricsBindAddress: 0.0.0.0:10249 into the ConfigMap %s, and set metrics.bindAddress=0.0.0.0 here" .Values.existingConfigMap) -}}
 {{- end -}}
-{{- fail "monitoring.serviceMonitor.enabled takes a metrics.bindAddress that Prometheus can reach, such as \"0.0.0.0\"" -}}
+{{- fail "monitoring.serviceMonitor.enabled needs a metrics.bindAddress that Prometheus can reach, such as \"0.0.0.0\"" -}}
 {{- end -}}
 {{- if .Values.existingConfigMap -}}
 {{- $data := (lookup "v1" "ConfigMap" .Release.Namespace .Values.existingConfigMap).data | default dict -}}
 {{- if hasKey $data .Values.existingConfigMapKey -}}
 {{- $address := (get $data .Values.existingConfigMapKey | fromYaml).metricsBindAddress | default "127.0.0.1" -}}
 {{- if or (hasPrefix "127." $address) (hasPrefix "[::1]" $address) (hasPrefix "localhost" $address) -}}
-{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach, but metricsBindAddress in the ConfigMap %s is %s; write 0.0.0.0:10249 there" .Values.existingConfigMap $address) -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled needs metrics that Prometheus can reach, but metricsBindAddress in the ConfigMap %s is %s; write 0.0.0.0:10249 there" .Values.existingConfigMap $address) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -15,7 +15,7 @@ pub use kube_proxy::{Logging, Settings, normalized, without_logging};
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 pub struct Run {
-    /// Read objects from this file or directory of YAML or JSON; a directory is watched. Can be
+    /// Read objects from this YAML or JSON file or directory, which the agent watches. Can be
     /// given several times.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Vec<PathBuf>,
@@ -34,8 +34,8 @@ pub struct Run {
     /// How often to check for changes by other processes, where tables cannot be owned; 0: never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
-    /// How often to look for a running kube-proxy, its leftover rules, and processes on node ports; 0:
-    /// once, at the start, and not for such processes.
+    /// How often to look for a running kube-proxy, its leftover rules, and processes on node ports;
+    /// 0: once, at the start, and not for processes on node ports.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.

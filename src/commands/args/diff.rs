@@ -9,12 +9,12 @@ use super::{Format, ObjectArguments};
 /// Arguments of `shunt diff`.
 #[derive(Debug, Args)]
 #[command(mut_arg("with", |with| with.help(
-    "Compare the plan of now with the plan after `kubectl apply` of this file (`-` for stdin), and \
-     exit with 3 if a frontend would lose service. Can be given several times"
+    "Compare the current plan with the plan after `kubectl apply` of this file (`-` for stdin), \
+     and exit with 3 if a frontend would lose service. Can be given several times"
 )), mut_arg("at", |at| at.help(
-    "Compare the plan of this time with that of now, both as `shunt history` has them, of the running \
-     agent or of the file of --manifests that `shunt history -o json` wrote; exit with 3 if a \
-     frontend has lost service since"
+    "Compare the plan at this time with the latest one, from the history of the running agent or \
+     of a --manifests file that `shunt history -o json` wrote; exit with 3 if a frontend has lost \
+     service since"
 )))]
 pub struct Diff {
     /// Output format.

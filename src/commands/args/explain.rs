@@ -28,8 +28,8 @@ pub struct Explain {
     /// The network namespace of the client: a process ID in it, a name as in `ip netns`, or a path.
     #[arg(long, value_name = "PID|NAME|PATH")]
     pub netns: Option<PathBuf>,
-    /// Also send one packet as the client would, and follow it; `all`: until each endpoint had one.
-    /// The client is the node, or --netns.
+    /// Also send one packet as the client (the node, or --netns) would, and follow it; `all`: until
+    /// each endpoint got one.
     #[arg(
         long,
         value_enum,
@@ -50,9 +50,9 @@ pub struct Explain {
 /// The endpoints that are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Probes {
-    /// The one that the kernel chooses.
+    /// The endpoint that the kernel chooses.
     One,
-    /// Each that it may choose.
+    /// Each endpoint that the kernel may choose.
     All,
 }
 

@@ -11,16 +11,13 @@ use crate::serve::status::Time;
 /// Arguments of `shunt history`.
 #[derive(Debug, Args)]
 pub struct History {
-    /// Only what concerns this Service, or the Services with this address or node port.
+    /// Show only changes of this Service, or of the Services with this address or node port.
     #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP:PORT")]
     pub about: Option<String>,
-    /// Only what is not older: a time such as 1h30m ago, 03:12 (UTC) or 2026-11-26T03:12:00Z.
+    /// Show only changes since this time, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub since: Option<Time>,
-    /// Replace the names of namespaces, objects, ports and zones.
-    #[arg(long)]
-    pub anonymous: bool,
-    /// Output format. JSON also has the objects: other commands read it with --manifests and --at.
+    /// Output format. JSON includes the objects: other commands read it with --manifests and --at.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
     #[command(flatten)]
@@ -39,8 +36,7 @@ pub(super) fn moment(text: &str) -> Result<Time, String> {
     let ago = text.parse().ok().and_then(|it: SignedDuration| now.checked_sub(it).ok());
     let time = text.parse().ok().or(ago).or_else(|| today(text.parse().ok()?));
     let time = time.filter(|time| *time <= now).ok_or_else(|| {
-        "write a time of the past, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z"
-            .to_owned()
+        "write a past time, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z".to_owned()
     })?;
     Ok(Time(SystemTime::from(time)))
 }

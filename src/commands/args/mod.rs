@@ -54,8 +54,8 @@ pub enum Command {
     Explain(Explain),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
-    /// Show what changed: endpoints, Services, conflicts, repairs, the configuration, and when the
-    /// kernel had it.
+    /// Show what changed (endpoints, Services, conflicts, repairs, the configuration), and when it
+    /// reached the kernel.
     History(History),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
@@ -74,16 +74,16 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[group(skip)]
 pub struct ObjectArguments {
-    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
-    /// Can be given several times. The default is the objects of the running agent.
+    /// Plan the objects in this YAML or JSON file or directory, with the flags of this command. Can
+    /// be given several times. The default is the objects of the running agent.
     #[arg(long, value_name = "PATH")]
     pub manifests: Vec<PathBuf>,
-    /// Plan also the objects in this file (`-` for stdin), as after `kubectl apply`, and read nothing
-    /// from the kernel. Can be given several times.
+    /// Also plan the objects in this file (`-` for stdin), as after `kubectl apply`, and read
+    /// nothing from the kernel. Can be given several times.
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,
-    /// Plan the objects of this time instead, as `shunt history` has them, of the running agent or of
-    /// the file of --manifests that `shunt history -o json` wrote, and read nothing from the kernel.
+    /// Plan the objects as they were at this time, from the history of the running agent or of a
+    /// --manifests file that `shunt history -o json` wrote, and read nothing from the kernel.
     #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with = "with")]
     pub at: Option<Time>,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub struct RunOrTask {
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
     pub cleanup: bool,
-    /// Set the sysctls, which only root may do, and exit.
+    /// Set the sysctls, which needs root, and exit.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
@@ -121,7 +121,7 @@ pub struct RunOrTask {
 /// Arguments of `shunt render`.
 #[derive(Debug, Args)]
 pub struct Render {
-    /// Read objects from this file or directory of YAML or JSON. Can be given several times.
+    /// Read objects from this YAML or JSON file or directory. Can be given several times.
     #[arg(long, value_name = "PATH", required = true)]
     pub manifests: Vec<PathBuf>,
     #[command(flatten)]
@@ -167,8 +167,7 @@ pub struct Status {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
     pub output: Format,
-    /// Exit with 0 once the agent of this container has programmed the rules: for the startup
-    /// probe.
+    /// Exit with 0 once the agent of this container has programmed the rules: for a startup probe.
     #[arg(long, conflicts_with = "output")]
     pub startup_probe: bool,
     #[command(flatten)]
@@ -181,7 +180,7 @@ pub struct Status {
 pub enum Format {
     /// Text for people.
     Text,
-    /// Text with more, where there is more.
+    /// Text with more details, where there are any.
     #[value(hide = true)]
     Wide,
     /// JSON with every field.

@@ -10,8 +10,8 @@ use super::{Format, ObjectArguments};
 /// Arguments of `shunt services`.
 #[derive(Debug, Args)]
 pub struct Services {
-    /// Show one Service, or one of its ports by name or number, with its endpoints. Without a namespace,
-    /// that of --namespace or "default".
+    /// Show one Service, or one of its ports by name or number, with its endpoints. The namespace
+    /// defaults to --namespace, else to "default".
     #[arg(value_name = "[NAMESPACE/]NAME[:PORT]")]
     pub name: Option<String>,
     /// Show the Services of this namespace only.
@@ -27,13 +27,9 @@ pub struct Services {
     /// Show only frontends whose state is not ok.
     #[arg(long)]
     pub problems: bool,
-    /// The order of the Services, and of the frontends of each.
+    /// How to sort the Services, and the frontends of each.
     #[arg(long, value_enum, default_value_t = Sort::Name)]
     pub sort: Sort,
-    /// With a name: count the tracked connections of each endpoint, which walks the whole table of
-    /// connection tracking.
-    #[arg(long, requires = "name", conflicts_with_all = ["manifests", "with", "at"])]
-    pub connections: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
@@ -57,7 +53,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub enum Sort {
     /// By namespace and name, and in the order of `spec.ports`.
     Name,
-    /// Most new connections a second first, which needs --watch; then most connections.
+    /// Most new connections per second first, which needs --watch; then most connections.
     Rate,
     /// Most new connections first.
     Connections,

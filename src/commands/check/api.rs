@@ -81,12 +81,12 @@ pub(super) fn address(facts: &Facts<'_>) -> Judgement {
     let host = &asked.host;
     match cluster_ip(asked, &facts.node_context) {
         Some(what) => fail(
-            format!("{host} is {what}, which works only once shunt has programmed it"),
+            format!("{host} is {what}: it works only once shunt has programmed it"),
             "set the address that the kubelets use: apiServer.host in the chart, or the server of \
              the kubeconfig",
         ),
-        None if asked.failure().is_some() => Err("the ClusterIPs are not known".into()),
-        None => ok(format!("{host} is no ClusterIP")),
+        None if asked.failure().is_some() => Err("the ClusterIPs are unknown".into()),
+        None => ok(format!("{host} is not a ClusterIP")),
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn node(facts: &Facts<'_>) -> Judgement {
     match node {
         Some(_) => ok(format!("the Node {node_name} exists")),
         None if inspection.refused.iter().any(|(kind, _)| *kind == Kind::Node) => {
-            Err("the Node cannot be listed".into())
+            Err("cannot list the Node".into())
         }
         None => warn(
             format!("the API has no Node {node_name}"),
@@ -120,7 +120,7 @@ pub(super) fn permissions(facts: &Facts<'_>) -> Judgement {
     let rules = refused.iter().filter(|(_, failure)| is_forbidden(failure));
     let rules: Vec<String> = rules.map(|(kind, _)| rule(*kind)).collect();
     let remedy = match rules.is_empty() {
-        true => "look at the API server".to_owned(),
+        true => "check the log of the API server".to_owned(),
         false => format!(
             "bind the agent's user to the ClusterRole system:node-proxier, or add {}",
             rules.join(" and ")
@@ -145,7 +145,8 @@ fn cluster_ip(asked: &Asked, node_context: &NodeContext) -> Option<String> {
             || host == "kubernetes.default"
             || host.ends_with(".svc")
             || host.contains(".svc.");
-        return is_service.then(|| "a name of the cluster's DNS, a Service itself".to_owned());
+        return is_service
+            .then(|| "a name in the cluster's DNS, which is a Service, too".to_owned());
     };
     let is_same = |other: &str| other.parse() == Ok(address);
     let of_kubernetes = inspection.kubernetes_ips.iter().any(|ip| is_same(ip));

@@ -19,7 +19,6 @@ use crate::commands::run::print_version;
 use crate::serve::query::{Selection, ask_objects};
 use crate::source::interfaces::interface_addresses;
 use crate::source::kubernetes::{AccessError, Dialer, inspect};
-use crate::source::manifests::Locations;
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
@@ -63,7 +62,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         effective,
         store,
         addresses: addresses.map(|_| ()).map_err(|it| format!("the addresses are unknown: {it}")),
-        links: links().map_err(|error| format!("interfaces cannot be listed: {error}")),
+        links: links().map_err(|error| format!("cannot list interfaces: {error}")),
         kube_proxy: others::find_kube_proxy(),
         agent: others::find_agent(),
     });
@@ -78,7 +77,7 @@ fn objects(
     dialer: Option<Dialer>,
 ) -> Result<(Api, Vec<Change>), Failure> {
     if !manifests.is_empty() {
-        let changes = read_manifests(manifests, &effective.node_name, &Locations::default())?;
+        let changes = read_manifests(manifests, &effective.node_name)?;
         return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
     }
     let access = access(&effective.config, dialer);

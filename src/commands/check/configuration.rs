@@ -9,7 +9,10 @@ pub(super) fn check(facts: &Facts<'_>) -> Judgement {
         [Severity::Warning, Severity::Note].map(|severity| of(severity).count());
     if facts.effective.is_err() {
         let text = format!("invalid: {}", some_of(of(Severity::Error)));
-        return fail(text, "correct this; the agent would exit with code 64");
+        return fail(
+            text,
+            "correct these fields; with this configuration, the agent exits with code 64",
+        );
     }
     if warnings > 0 {
         let text = format!("valid, but {}", some_of(of(Severity::Warning)));

@@ -54,7 +54,7 @@ pub(super) fn table(facts: &Facts<'_>) -> Judgement {
         text.trim().parse().ok()
     };
     let Some((count, max @ 1..)) = read("nf_conntrack_count").zip(read("nf_conntrack_max")) else {
-        return Err("nf_conntrack_max and nf_conntrack_count cannot be read".into());
+        return Err("cannot read nf_conntrack_max and nf_conntrack_count".into());
     };
     let raised = |settings: &Settings| {
         let mut writes = sysctl::preview(settings, net).into_iter();

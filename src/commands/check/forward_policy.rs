@@ -10,7 +10,7 @@ pub(super) fn check(_: &Facts<'_>) -> Judgement {
     let drops = |family: &Family| legacy_forward_drops(*family).unwrap_or(false);
     let legacy: Vec<Family> = [Family::Ip, Family::Ip6].into_iter().filter(drops).collect();
     let chains = Socket::open().and_then(|mut socket| socket.base_chains());
-    judge(&chains.map_err(|error| format!("chains cannot be listed: {error}"))?, &legacy)
+    judge(&chains.map_err(|error| format!("cannot list chains: {error}"))?, &legacy)
 }
 
 /// `legacy` are the families whose chain FORWARD of legacy iptables has the policy DROP.
@@ -28,7 +28,7 @@ fn judge(chains: &[AttachedChain], legacy: &[Family]) -> Judgement {
         return ok("no chain with policy drop");
     }
     warn(
-        format!("policy drop in {}; shunt's rules do not overrule it", some_of(dropping)),
+        format!("policy drop in {}; shunt's rules do not override it", some_of(dropping)),
         "accept connections to endpoints there, unless the network plugin does: `iptables -I FORWARD \
          -m conntrack --ctstate DNAT -j ACCEPT` (and ip6tables), or in nft `ct status dnat accept`",
     )

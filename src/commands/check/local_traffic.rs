@@ -20,7 +20,7 @@ pub(super) fn check(facts: &Facts<'_>) -> Judgement {
             ok(format!("by source address in {} (clusterCIDR)", nets.join(", ")))
         }
         DetectLocal::NodeCidr if facts.store.last_known_node().is_none() => {
-            Err("detectLocalMode is NodeCIDR, and the Node with its podCIDRs is not known here")?
+            Err("detectLocalMode is NodeCIDR, and this command does not know the Node's podCIDRs")?
         }
         DetectLocal::NodeCidr => {
             let nets = Family::ALL.into_iter().filter_map(|family| node_context.pod_cidr(family));
@@ -53,8 +53,10 @@ fn by_interface(is_there: bool, what: &str, field: &str) -> Judgement {
     match is_there {
         true => ok(format!("by incoming interface: {what}")),
         false => warn(
-            format!("by incoming interface: {what}, of which there is none now"),
-            format!("check {field}, unless the network plugin makes it with the first pod"),
+            format!("by incoming interface: {what} (none exists now)"),
+            format!(
+                "check {field}, unless the network plugin creates the interface with the first pod"
+            ),
         ),
     }
 }

@@ -39,8 +39,8 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     let options = &node_context.options;
     let is_primary = options.node_port_addresses.has_primary();
     if is_primary && facts.store.last_known_node().is_none() && options.node_address.is_none() {
-        Err("nodePortAddresses is primary, and the primary addresses are those of the Node, \
-                   which is not known here; set bindAddress, or give access to the API server")?;
+        Err("nodePortAddresses is primary, and this command does not know the Node's addresses; \
+             set bindAddress, or give access to the API server")?;
     }
     let text = format!("node ports answer on {}", status::NodePorts::of(node_context));
     let mode = facts.kube_proxy.as_ref().ok().and_then(mode);
@@ -65,8 +65,8 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     if mode == Some(Mode::Iptables) && is_on && is_lost {
         lost.push("no longer on 127.0.0.1, where kube-proxy's iptables mode answers".to_owned());
         remedies.push(
-            "add localhost to nodePortAddresses to keep them there for TCP, such as for a container \
-             runtime that pulls from localhost:30500",
+            "add localhost to nodePortAddresses to keep them there for TCP, for example for a \
+             container runtime that pulls from localhost:30500",
         );
     }
     match lost.is_empty() {
@@ -79,7 +79,7 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
 pub(super) fn listeners(facts: &Facts<'_>) -> Judgement {
     facts.effective.as_ref()?;
     if !facts.store.is_synced() {
-        Err("the node ports are not known: give --manifests")?;
+        Err("the node ports are unknown: give --manifests")?;
     }
     let addresses = facts.node_context.own_node_port_addresses();
     let taken = taken_now(&NodePorts::of(&facts.store), &addresses);
@@ -93,7 +93,8 @@ pub(super) fn listeners(facts: &Facts<'_>) -> Judgement {
             .to_owned();
     // Up to version 1.20 it listens on all node ports.
     if facts.kube_proxy.as_ref().is_ok_and(|found| !found.is_nothing()) {
-        remedy.push_str("; nothing to do if it is kube-proxy, which listens on them up to 1.20");
+        remedy
+            .push_str("; nothing to do if it is kube-proxy: up to 1.20, it listens on node ports");
     }
     warn(some_of(taken), remedy)
 }

@@ -17,12 +17,13 @@ const PLUGINS: [(&str, &str, &str); 5] = [
     (
         "cilium_host",
         "Cilium, which handles Services before nf_tables if its kube-proxy replacement is on",
-        "set kubeProxyReplacement=false in Cilium (`cilium-dbg status` shows it), or keep Cilium's",
+        "set kubeProxyReplacement=false in Cilium (`cilium-dbg status` shows it), or keep Cilium \
+         for Services",
     ),
     (
         "bpfin.cali",
         "Calico with its eBPF dataplane, which handles Services before nf_tables",
-        "set bpfEnabled: false in Calico's FelixConfiguration, or keep Calico's",
+        "set bpfEnabled: false in Calico's FelixConfiguration, or keep Calico for Services",
     ),
     (
         "kube-dummy-if",
@@ -32,32 +33,32 @@ const PLUGINS: [(&str, &str, &str); 5] = [
     (
         "antrea-gw0",
         "Antrea, which handles ClusterIPs of pods if AntreaProxy is on",
-        "look up antreaProxy in Antrea's configuration; with proxyAll, keep Antrea's",
+        "look up antreaProxy in Antrea's configuration; with proxyAll, keep Antrea for Services",
     ),
     (
         "ovn-k8s-mp0",
         "OVN-Kubernetes, which implements Services itself",
-        "keep OVN-Kubernetes's; shunt has nothing to do on this node",
+        "keep OVN-Kubernetes; shunt has nothing to do on this node",
     ),
 ];
 
 /// Looks for a running agent: its process ID, 0 if it is not visible here.
 pub(super) fn find_agent() -> Result<Option<i32>, String> {
-    let agent =
-        connect_to_agent(CONNECT_TIMEOUT).map_err(|it| format!("the lock cannot be read: {it}"));
+    let agent = connect_to_agent(CONNECT_TIMEOUT)
+        .map_err(|it| format!("cannot check for another shunt: {it}"));
     Ok(agent?.map(|(_, agent)| agent.process))
 }
 
 /// Looks for kube-proxy.
 pub(super) fn find_kube_proxy() -> Result<Found, String> {
     let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
-    found.map_err(|error| format!("rules cannot be listed: {error}"))
+    found.map_err(|error| format!("cannot list rules: {error}"))
 }
 
 pub(super) fn kube_proxy(facts: &Facts<'_>) -> Judgement {
     let found = facts.kube_proxy.as_ref()?;
     if found.is_nothing() {
-        return ok("no process visible, no rules");
+        return ok("no visible process, no rules");
     }
     let remedy = match found.processes.is_empty() {
         false => "stop it, start shunt here, then run `shunt cleanup --kube-proxy --keep-own`",

@@ -22,7 +22,7 @@ impl fmt::Display for Listener {
         let address = SocketAddr::new(self.socket.address, self.socket.port);
         match &self.process {
             Some(process) => write!(f, "{process} on {address}"),
-            None => write!(f, "a process that is not visible here on {address}"),
+            None => write!(f, "a process that this command cannot see, on {address}"),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn metrics(facts: &Facts<'_>) -> Judgement {
 fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: bool) -> Judgement {
     let Some(bind) = bind else { return ok(format!("{field} is empty: no server")) };
     let sockets = SockDiag::open().and_then(|mut kernel| kernel.waiting(Transport::Tcp));
-    let mut sockets = sockets.map_err(|error| format!("sockets cannot be listed: {error}"))?;
+    let mut sockets = sockets.map_err(|error| format!("cannot list sockets: {error}"))?;
     sockets.retain(|socket| conflict(bind, socket));
     let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());
     let listener =

@@ -28,7 +28,7 @@ pub(super) fn capabilities(_: &Facts<'_>) -> Judgement {
 pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     if read("/proc/thread-self/uid_map").contains(ALL_USERS) {
-        return ok("the machine's first");
+        return ok("the initial one");
     }
     let limit = match read("/proc/sys/net/core/wmem_max").trim() {
         "" => String::new(),
@@ -36,8 +36,8 @@ pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
     };
     warn(
         format!(
-            "not the machine's first: net.core.wmem_max{limit} limits the size of a transaction, \
-             and some sysctls of connection tracking cannot be set"
+            "not the initial one: net.core.wmem_max{limit} limits the size of a transaction, and \
+             shunt cannot set some sysctls of connection tracking"
         ),
         "raise net.core.wmem_max on the machine; 10 000 Services with 10 endpoints each take 5 MB",
     )
@@ -45,7 +45,7 @@ pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
 
 pub(super) fn network_namespace(facts: &Facts<'_>) -> Judgement {
     if Path::new(OF_FIRST_NAMESPACE).exists() {
-        return ok("the machine's first");
+        return ok("the initial one");
     }
     let is_veth =
         |link: &&Link| link.kind.as_deref() == Some("veth") && link.peer_namespace.is_some();
@@ -53,13 +53,13 @@ pub(super) fn network_namespace(facts: &Facts<'_>) -> Judgement {
     match others.as_slice() {
         [only] if is_veth(only) => warn(
             format!(
-                "looks like that of a pod: its only interface besides lo is {}, a veth whose other \
-                 end is elsewhere",
+                "looks like a pod's: its only interface besides lo is {}, a veth whose other end \
+                 is elsewhere",
                 only.name
             ),
             "set hostNetwork: true for the Pod; nothing to do if this is a node in a container, as \
              with kind",
         ),
-        _ => ok("not the machine's first; shunt programs this one"),
+        _ => ok("not the initial one; shunt programs this one"),
     }
 }

@@ -60,10 +60,13 @@ pub(super) fn forwarding(facts: &Facts<'_>) -> Judgement {
         .map(|it| it.1)
         .collect();
     match off.is_empty() {
-        true if v4.is_none() => Err("net.ipv4.ip_forward cannot be read")?,
+        true if v4.is_none() => Err("cannot read net.ipv4.ip_forward")?,
         true => ok("on"),
         false => warn(
-            format!("{} is 0: the node forwards no packets of pods and clients", off.join(" and ")),
+            format!(
+                "{} is 0: the node forwards no packets between clients and pods",
+                off.join(" and ")
+            ),
             format!(
                 "set {} in /etc/sysctl.d, unless the network plugin sets it",
                 off.iter().map(|name| format!("{name} = 1")).collect::<Vec<_>>().join(" and ")

@@ -3,16 +3,14 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
-use shunt_core::explain::{Code, Finding};
+use shunt_core::explain::{Code, Finding, Packet, walk};
 use shunt_core::model::{Family, ObjectName};
 use shunt_core::plan::FrontendKey;
 
 use super::report::ServiceExplanation;
-use super::{
-    Client, Explanation, Facts, Subject, Verdict, Way, explain as explain_packet, of_service,
-};
-use crate::agent::Failure;
-use crate::agent::kernel_errors;
+use super::source::{assumed_packet, packet_from_namespace};
+use super::{Explanation, Facts, Subject, explain as explain_packet, first_packet, of_service};
+use crate::agent::{Failure, kernel_errors, netns};
 use crate::commands::args::{Destination, Explain, Probes};
 use crate::commands::history;
 use crate::commands::objects::{place, service_port, settled};
@@ -20,27 +18,14 @@ use crate::commands::output;
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Excerpt, Selection};
 
-/// What a question is about.
-enum About<'a> {
-    /// A Service, or those of its ports that have this name or number.
-    Service(ObjectName, Option<&'a str>),
-    Destination(Destination),
-}
-
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     let reader = arguments.objects.start(true)?;
-    let about = match (&arguments.service, arguments.to) {
-        (Some(service), _) => {
-            let (name, port) = service_port(service)?;
-            About::Service(name, port)
-        }
-        (None, Some(to)) => About::Destination(to),
+    let service = arguments.service.as_deref().map(service_port).transpose()?;
+    let selection = match (&service, arguments.to) {
+        (Some((name, _)), _) => Selection::Service(name.clone()),
+        (None, Some(to)) => Selection::Address { address: to.address, port: to.port },
         (None, None) => return Err(anyhow!("give a Service or --to").into()),
-    };
-    let selection = match &about {
-        About::Service(name, _) => Selection::Service(name.clone()),
-        About::Destination(to) => Selection::Address { address: to.address, port: to.port },
     };
     let (mut explanation, is_certain) = settled(|| -> anyhow::Result<_> {
         let objects = reader.read(&selection)?;
@@ -48,21 +33,14 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         let agent = reader.is_agent().then_some(&objects);
         let asked =
             Asked { arguments, subject: Subject { store: &store, desired: &desired, agent } };
-        let mut explanation = match &about {
-            About::Service(name, port) => asked.explain_service(name, *port)?,
-            About::Destination(to) => ServiceExplanation {
-                service: String::new(),
-                verdict: Verdict::Unknown,
-                changes: Vec::new(),
-                findings: Vec::new(),
-                frontends: vec![asked.explain(*to)?],
-            },
+        let mut explanation = match &service {
+            Some((name, port)) => asked.explain_service(name, *port)?,
+            None => {
+                let only = arguments.to.map(|to| asked.explain(to)).transpose()?;
+                ServiceExplanation { frontends: only.into_iter().collect(), ..Default::default() }
+            }
         };
-        let changes = history::latest(&objects);
-        match (&about, &mut explanation.frontends[..]) {
-            (About::Destination(_), [only]) => only.changes = changes,
-            _ => explanation.changes = changes,
-        }
+        explanation.changes = history::latest(&objects);
         let differs =
             explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers));
         // The number of syncs does not matter: they concern other objects, too.
@@ -73,20 +51,18 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
     }
     explanation.judge();
-    match (&about, &explanation.frontends[..]) {
-        (About::Destination(_), [only]) => output(arguments.output, only)?,
+    let ServiceExplanation { frontends, changes, verdict, .. } = &mut explanation;
+    let verdict = *verdict;
+    match (&service, &mut frontends[..]) {
+        (None, [only]) => {
+            only.changes.append(changes);
+            output(arguments.output, only)?;
+        }
         _ => output(arguments.output, &explanation)?,
     }
-    match explanation.verdict.exit_status() {
+    match verdict.exit_status() {
         0 => Ok(()),
         code => Err(Failure::Result(code)),
-    }
-}
-
-fn client(arguments: &Explain, to: IpAddr) -> anyhow::Result<Client> {
-    match arguments.netns.as_deref() {
-        Some(namespace) => Client::in_namespace(namespace, arguments.from, to),
-        None => Client::find(arguments.from, to),
     }
 }
 
@@ -102,27 +78,29 @@ impl Asked<'_> {
         if subject.agent.is_none() {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
-            let client = Client::assumed(self.arguments.from, node, to.address);
-            let packet = client.packet(to);
+            let packet = assumed_packet(self.arguments.from, node, to);
             return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
-        let client = client(self.arguments, to.address)?;
-        let packet = client.packet(to);
+        let namespace = self.arguments.netns.as_deref().map(netns::path);
+        let packet = match &namespace {
+            Some(namespace) => packet_from_namespace(namespace, self.arguments.from, to)?,
+            None => first_packet(self.arguments.from, to)?,
+        };
         let context = subject.desired.node_context().context("the agent has no plan yet")?;
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
-        let way = Way::of(&packet, &mut tables).map_err(kernel_errors::explain)?;
+        let way = walk(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
-            facts.probe(&packet, &client, which == Probes::All)?;
+            facts.probe(&packet, namespace.as_deref(), which == Probes::All)?;
         }
         Ok(explain_packet(&packet, subject, Some(&way), &facts))
     }
 
     /// Returns the frontend with the counter of this packet.
-    fn frontend(&self, packet: &shunt_core::explain::Packet) -> Option<FrontendKey> {
+    fn frontend(&self, packet: &Packet) -> Option<FrontendKey> {
         let keys = [packet.address_key(), packet.node_port_key()];
         keys.into_iter().flatten().find(|key| self.subject.desired.frontend(*key).is_some())
     }
@@ -169,10 +147,9 @@ impl Asked<'_> {
         }
         Ok(ServiceExplanation {
             service: name.to_string(),
-            verdict: Verdict::Unknown,
-            changes: Vec::new(),
             findings,
             frontends: explanations,
+            ..Default::default()
         })
     }
 }

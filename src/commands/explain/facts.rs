@@ -1,20 +1,21 @@
 //! What the kernel says about a packet and its endpoints, beside shunt's tables.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
 use nfnetlink::route::{
-    Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, prefix_length,
-    route_to,
+    Link, NeighbourState, Route, RouteAnswer, RouteKind, RouteQuery, links, neighbour,
+    prefix_length, route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Code, Entry, Finding, Packet, Tables};
+use shunt_core::explain::{Code, Finding, Packet, Tables, Walk};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{FrontendKey, TABLE};
 
 use super::others::Others;
-use super::{Client, Probe, Way};
+use super::{Probe, Verdict};
 use crate::dataplane::KernelTables;
 
 /// The pause after which an unanswered connection counts as waiting: a reply takes less.
@@ -67,60 +68,24 @@ pub struct EndpointFacts {
 }
 
 /// The way to an endpoint, behind the translation.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Reach {
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reach {
+    /// The way as text; `None` if it is not known.
+    pub route: Option<String>,
     /// The endpoint is the node itself.
-    Local,
-    /// A route leads to it.
-    Route {
-        /// The name of the outgoing interface.
-        interface: String,
-        /// The next router.
-        gateway: Option<IpAddr>,
-        /// The state of the next hop; `None` if the kernel has not looked for it.
-        neighbour: Option<NeighbourState>,
-        /// False if the interface is down or has no carrier.
-        is_up: bool,
-        /// True for a default route by a router.
-        is_default: bool,
-    },
-    /// The kernel does not send the packet on.
-    Refused {
-        /// The reason.
-        reason: String,
-        /// True if the client gets an error.
-        answers: bool,
-    },
-    /// Not known.
-    Unknown,
+    pub is_local: bool,
+    /// The interface by which packets leave, if any do.
+    pub output: Option<String>,
+    /// The router of the default route, if packets take that.
+    pub default_router: Option<IpAddr>,
+    /// Why packets do not arrive, and what becomes of them; `None` if nothing speaks against it.
+    pub obstacle: Option<(String, Verdict)>,
 }
 
 impl Reach {
-    /// Returns the router of the default route, if packets take that.
-    #[must_use]
-    pub fn default_router(&self) -> Option<IpAddr> {
-        match self {
-            Reach::Route { gateway, is_default: true, .. } => *gateway,
-            _ => None,
-        }
-    }
-
-    /// Returns why packets do not arrive; `None` if nothing speaks against it.
-    #[must_use]
-    pub fn obstacle(&self) -> Option<String> {
-        match self {
-            Reach::Route {
-                interface, gateway, neighbour: Some(NeighbourState::Failed), ..
-            } => {
-                let hop = gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
-                Some(format!("neighbour {hop}on {interface} does not answer (FAILED)"))
-            }
-            Reach::Route { interface, is_up: false, .. } => {
-                Some(format!("interface {interface} is down"))
-            }
-            Reach::Refused { reason, .. } => Some(reason.clone()),
-            Reach::Route { .. } | Reach::Local | Reach::Unknown => None,
-        }
+    fn refused(reason: String, answers: bool) -> Reach {
+        let verdict = if answers { Verdict::Refused } else { Verdict::Dropped };
+        Reach { route: Some(reason.clone()), obstacle: Some((reason, verdict)), ..Reach::default() }
     }
 }
 
@@ -178,7 +143,7 @@ impl Facts {
     #[must_use]
     pub fn gather(
         packet: &Packet,
-        way: &Way,
+        way: &Walk,
         frontend: Option<FrontendKey>,
         mark: u32,
         tables: &mut KernelTables,
@@ -191,7 +156,7 @@ impl Facts {
             }
         }
         facts.is_for_node = tables.is_local(packet.destination).unwrap_or(false);
-        let choices = way.walk.choices();
+        let choices = way.choices();
         let links = links().unwrap_or_else(|error| {
             facts.unknown.push(format!("interfaces: {error}"));
             Vec::new()
@@ -201,7 +166,7 @@ impl Facts {
             Ok(conntrack) => facts.conntrack = Some(conntrack),
             Err(error) => facts.unknown.push(format!("connection tracking: {error}")),
         }
-        let mark = if way.walk.marked.is_some() { mark } else { 0 };
+        let mark = if way.marked.is_some() { mark } else { 0 };
         for (choice, tracked) in choices.iter().zip(tracked) {
             let reach = reach(packet, choice.backend, mark, &links);
             let (backend, others) = (choice.backend, Passing::Passes);
@@ -233,13 +198,18 @@ impl Facts {
     ///
     /// # Errors
     /// If none can be sent, or the kernel does not trace it.
-    pub fn probe(&mut self, packet: &Packet, client: &Client, all: bool) -> anyhow::Result<()> {
+    pub fn probe(
+        &mut self,
+        packet: &Packet,
+        namespace: Option<&Path>,
+        all: bool,
+    ) -> anyhow::Result<()> {
         // The choice is random: so many find each endpoint almost certainly.
         let attempts = if all { 20 + 10 * self.endpoints.len() } else { 1 };
         for _ in 0..attempts {
             let asked =
                 |to: SocketAddr| self.endpoints.iter().any(|it| it.probe.is_some() && it.is_at(to));
-            let Some(probe) = Probe::send(packet, client, asked)? else { continue };
+            let Some(probe) = Probe::send(packet, namespace, asked)? else { continue };
             if !self.learn(probe) || self.endpoints.iter().all(|it| it.probe.is_some()) {
                 break;
             }
@@ -284,7 +254,7 @@ impl EndpointFacts {
 /// Counts the connections of the frontend by endpoint, and reads the fill level.
 fn conntrack(
     packet: &Packet,
-    way: &Way,
+    way: &Walk,
     tracked: &mut [Tracked],
 ) -> Result<ConntrackFacts, nfnetlink::Error> {
     let mut conntrack = Conntrack::open()?;
@@ -293,7 +263,7 @@ fn conntrack(
         address: Some(packet.destination),
         port: Some(packet.port),
     };
-    let choices = way.walk.choices();
+    let choices = way.choices();
     let place = |connection: &Connection| {
         let (address, port) = (connection.reply.source.ip(), connection.reply.source.port());
         choices.iter().position(|choice| choice.backend == Backend { address, port })
@@ -343,55 +313,91 @@ fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
 }
 
 fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach {
-    let input = match &packet.entry {
-        Entry::Interface(Some(name)) => links.iter().find(|link| link.name == **name),
-        _ => None,
-    };
+    let input = packet.interface.as_deref();
+    let input = input.and_then(|name| links.iter().find(|link| link.name == name));
     let input = input.map(|link| link.index);
-    let is_own = packet.entry == Entry::Node;
     // Without the interface of arrival, the kernel can judge only packets of the node.
-    let source = (is_own || input.is_some()).then_some(packet.source);
+    let source = (packet.from_node || input.is_some()).then_some(packet.source);
     let query = RouteQuery { destination: backend.address, source, input, mark };
-    let route = match route_to(query) {
-        Ok(RouteAnswer::Route(route)) => route,
-        Ok(RouteAnswer::Refused(errno)) => {
-            return refusal(errno, backend.address, is_own || forwards(packet));
-        }
-        Err(_) => return Reach::Unknown,
+    let answer = match route_to(query) {
+        Ok(answer) => answer,
+        Err(_) => return Reach::default(),
     };
-    match route.kind {
-        RouteKind::Local => return Reach::Local,
-        RouteKind::Unicast if is_own || forwards(packet) => {}
-        RouteKind::Unicast => return forwarding_is_off(),
-        other => {
-            let reason = format!(
-                "the route to {} is of type {}",
-                backend.address,
-                format!("{other:?}").to_lowercase()
-            );
-            return Reach::Refused { reason, answers: other != RouteKind::Blackhole };
+    let to = backend.address;
+    let (reason, answers) = match answer {
+        RouteAnswer::Route(route) if route.kind == RouteKind::Local => {
+            let (route, output) = ("on this node itself".to_owned(), "lo".to_owned());
+            let (route, output) = (Some(route), Some(output));
+            return Reach { route, is_local: true, output, ..Reach::default() };
         }
-    }
+        RouteAnswer::Refused(_) if !forwards(packet) => return forwarding_is_off(),
+        RouteAnswer::Route(route) if route.kind == RouteKind::Unicast => {
+            return match forwards(packet) {
+                true => by_route(&route, query, links),
+                false => forwarding_is_off(),
+            };
+        }
+        RouteAnswer::Route(route) => {
+            let kind = format!("{:?}", route.kind).to_lowercase();
+            (format!("the route to {to} is of type {kind}"), route.kind != RouteKind::Blackhole)
+        }
+        RouteAnswer::Refused(Errno::ENETUNREACH) => {
+            (format!("this node has no route to {to}"), true)
+        }
+        RouteAnswer::Refused(Errno::EHOSTUNREACH) => {
+            (format!("the route to {to} is of type unreachable"), true)
+        }
+        RouteAnswer::Refused(Errno::EACCES) => {
+            (format!("the route to {to} is of type prohibit"), true)
+        }
+        RouteAnswer::Refused(Errno::EINVAL | Errno::EXDEV) => (
+            format!(
+                "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
+                 (net.ipv4.conf.*.rp_filter) does not accept the source on this interface"
+            ),
+            false,
+        ),
+        RouteAnswer::Refused(other) => {
+            (format!("the kernel refuses packets to {to}: {}", other.desc()), true)
+        }
+    };
+    Reach::refused(reason, answers)
+}
+
+fn by_route(route: &Route, query: RouteQuery, links: &[Link]) -> Reach {
     let link = links.iter().find(|link| Some(link.index) == route.output);
-    let next = route.next_hop(backend.address);
+    let output = link.map_or_else(|| "?".to_owned(), |link| link.name.clone());
+    let next = route.next_hop(query.destination);
     let neighbour = route.output.and_then(|index| neighbour(next, index).ok().flatten());
-    Reach::Route {
-        interface: link.map_or_else(|| "?".to_owned(), |link| link.name.clone()),
-        gateway: route.gateway,
-        is_default: route.gateway.is_some() && prefix_length(query).is_ok_and(|it| it == Some(0)),
-        neighbour,
-        is_up: link.is_none_or(|link| link.up && link.carrier),
+    let gateway = route.gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
+    let via = if gateway.is_empty() { "" } else { "via " };
+    let state = match neighbour {
+        Some(state) => format!("{state:?}").to_uppercase(),
+        None => "not resolved yet".to_owned(),
+    };
+    let obstacle = if neighbour == Some(NeighbourState::Failed) {
+        Some(format!("neighbour {gateway}on {output} does not answer (FAILED)"))
+    } else {
+        let is_down = link.is_some_and(|link| !(link.up && link.carrier));
+        is_down.then(|| format!("interface {output} is down"))
+    };
+    let is_default = prefix_length(query).is_ok_and(|it| it == Some(0));
+    Reach {
+        route: Some(format!("{via}{gateway}dev {output}, neighbour {state}")),
+        is_local: false,
+        output: Some(output),
+        default_router: route.gateway.filter(|_| is_default),
+        obstacle: obstacle.map(|reason| (reason, Verdict::Dropped)),
     }
 }
 
-/// Returns true if the node forwards packets that arrive there. The kernel's answer about a route
-/// says it for IPv4 only.
+/// Returns true if the node forwards such packets, or sends them itself. The kernel's answer about a
+/// route says it for IPv4 only.
 fn forwards(packet: &Packet) -> bool {
-    let file = match (packet.family(), &packet.entry) {
-        (Family::V4, Entry::Interface(Some(interface))) => {
-            format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")
-        }
-        (Family::V4, _) => "/proc/sys/net/ipv4/ip_forward".to_owned(),
+    let file = match (packet.family(), &packet.interface) {
+        _ if packet.from_node => return true,
+        (Family::V4, Some(interface)) => format!("/proc/sys/net/ipv4/conf/{interface}/forwarding"),
+        (Family::V4, None) => "/proc/sys/net/ipv4/ip_forward".to_owned(),
         (Family::V6, _) => "/proc/sys/net/ipv6/conf/all/forwarding".to_owned(),
     };
     // What cannot be read is no obstacle.
@@ -400,27 +406,6 @@ fn forwards(packet: &Packet) -> bool {
 
 fn forwarding_is_off() -> Reach {
     let reason = "this node does not forward packets: set net.ipv4.ip_forward and \
-                  net.ipv6.conf.all.forwarding to 1"
-        .to_owned();
-    Reach::Refused { reason, answers: false }
-}
-
-fn refusal(errno: Errno, to: IpAddr, forwards: bool) -> Reach {
-    if !forwards {
-        return forwarding_is_off();
-    }
-    let (reason, answers) = match errno {
-        Errno::ENETUNREACH => (format!("this node has no route to {to}"), true),
-        Errno::EHOSTUNREACH => (format!("the route to {to} is of type unreachable"), true),
-        Errno::EACCES => (format!("the route to {to} is of type prohibit"), true),
-        Errno::EINVAL | Errno::EXDEV => {
-            let reason = format!(
-                "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
-                 (net.ipv4.conf.*.rp_filter) does not accept the source on this interface"
-            );
-            (reason, false)
-        }
-        other => (format!("the kernel refuses packets to {to}: {}", other.desc()), true),
-    };
-    Reach::Refused { reason, answers }
+                  net.ipv6.conf.all.forwarding to 1";
+    Reach::refused(reason.to_owned(), false)
 }

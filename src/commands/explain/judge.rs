@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use nix::errno::Errno;
 use serde::Serialize;
-use shunt_core::explain::{Choice, Code, End, Entry, Finding, Packet, Reasons};
+use shunt_core::explain::{Choice, Code, End, Finding, Packet, Reasons, Walk};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::facts::{EndpointFacts, Facts, Passing, Reach};
+use super::Probe;
+use super::facts::{EndpointFacts, Facts, Passing};
 use super::probe::Outcome;
-use super::{Probe, Way};
 use crate::serve::status::{Source, Status};
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
@@ -18,10 +18,10 @@ const LATE: f64 = 2.0;
 
 /// What the way of a packet may depend on.
 pub(super) const INTERFACE: &str =
-    "the interface on which the packet arrives is unknown: assumed not to be a pod's";
+    "the interface on which the packet arrives is unknown; this assumes that it is not a pod's";
 
 /// What becomes of a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// An endpoint gets it.
@@ -35,6 +35,7 @@ pub enum Verdict {
     /// The destination is not one of a Service.
     NotAService,
     /// Something decides that is not known here.
+    #[default]
     Unknown,
 }
 
@@ -62,16 +63,16 @@ pub type Judgement = (Verdict, Vec<Finding>, Vec<Verdict>);
 pub fn judge(
     packet: &Packet,
     reasons: &Reasons,
-    way: &Way,
-    planned: &Way,
+    way: &Walk,
+    planned: &Walk,
     facts: &Facts,
     status: Option<&Status>,
 ) -> Judgement {
     let mut endpoints = Vec::new();
-    let mut judge = Judge { packet, reasons, way, facts, findings: Vec::new() };
+    let mut judge = Judge { packet, reasons, facts, findings: Vec::new() };
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
-    let verdict = match &way.walk.end {
+    let verdict = match &way.end {
         End::Rejected(_) => Verdict::Refused,
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
@@ -110,7 +111,7 @@ pub fn judge(
     let verdict = judge.full_table(verdict);
     let mut findings = judge.findings;
     findings.extend(state);
-    if way.walk.assumes_interface {
+    if way.assumes_interface {
         findings.push(Finding::new(Code::Assumed, INTERFACE));
     }
     (verdict, findings, endpoints)
@@ -120,7 +121,6 @@ pub fn judge(
 struct Judge<'a> {
     packet: &'a Packet,
     reasons: &'a Reasons,
-    way: &'a Way,
     facts: &'a Facts,
     findings: Vec<Finding>,
 }
@@ -216,8 +216,8 @@ impl Judge<'_> {
         }
         if let Some(foreign) = trace.backend {
             let text = format!(
-                "another program translated the connection to {foreign}, which is no endpoint of the \
-             Service: see `shunt trace`"
+                "another program translated the connection to {foreign}, which is not an endpoint \
+                 of the Service: see `shunt trace`"
             );
             self.first(Code::ForeignTranslation, text);
         }
@@ -281,21 +281,18 @@ impl Judge<'_> {
         let is_local = views.any(|view| view.is_local && view.address == choice.backend.address);
         let mut fate = Verdict::Delivered;
         if let Some(EndpointFacts { reach, others, .. }) = facts {
-            if *reach == Reach::Unknown {
-                let text = format!("the route to endpoint {backend} could not be read");
+            if reach.route.is_none() {
+                let text = format!("cannot read the route to endpoint {backend}");
                 self.find(Code::EndpointUnreachable, text);
                 fate = Verdict::Unknown;
-            } else if let Some(obstacle) = reach.obstacle() {
+            } else if let Some((obstacle, verdict)) = &reach.obstacle {
                 let text = format!("endpoint {backend} is unreachable: {obstacle}");
                 self.find(Code::EndpointUnreachable, text);
-                return match reach {
-                    Reach::Refused { answers: true, .. } => Verdict::Refused,
-                    _ => Verdict::Dropped,
-                };
-            } else if let Some(router) = reach.default_router().filter(|_| is_local) {
+                return *verdict;
+            } else if let Some(router) = reach.default_router.filter(|_| is_local) {
                 let text = format!(
-                    "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
-                 default route to {router}: is its pod gone?"
+                    "the EndpointSlice puts endpoint {backend} on this node, but packets to it \
+                     leave by the default route to {router}: is its pod gone?"
                 );
                 self.find(Code::EndpointUnreachable, text);
                 fate = Verdict::Unknown;
@@ -310,12 +307,12 @@ impl Judge<'_> {
             }
         }
         let packet = self.packet;
-        let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
-        if is_hairpin && self.way.masquerades.get(place).copied().flatten().is_none() {
+        let is_hairpin = choice.backend.address == packet.source && !packet.from_node;
+        if is_hairpin && choice.masquerade.is_none() {
             let text = format!(
-                "the client is the endpoint {backend} itself, and nothing masquerades the connection: \
-             its answers would not come back through the node; does the EndpointSlice name this \
-             node in nodeName?"
+                "the client is the endpoint {backend} itself, and nothing masquerades the \
+                 connection: its answers do not come back through the node; does the EndpointSlice \
+                 name this node in nodeName?"
             );
             self.find(Code::HairpinWithoutMasquerade, text);
             // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
@@ -329,15 +326,17 @@ impl Judge<'_> {
         }
         let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
         if let Some(tracked) = tracked.filter(|_| fate == Verdict::Delivered) {
-            let text = format!(
-                "endpoint {backend} has not answered {} tracked connections, but {}; --probe \
-             shows whether it answers now",
-                tracked.waiting,
-                match tracked.answered {
-                    0 => "no others".to_owned(),
-                    answered => format!("answered {answered} others, which may be older"),
+            let waiting = tracked.waiting;
+            let text = match tracked.answered {
+                0 => {
+                    format!("endpoint {backend} has answered none of {waiting} tracked connections")
                 }
-            );
+                answered => format!(
+                    "endpoint {backend} has not answered {waiting} tracked connections, but has \
+                     answered {answered} others, which may be older"
+                ),
+            };
+            let text = format!("{text}; --probe shows whether it answers now");
             // An entry stays for two minutes, even if its client has given up and the endpoint is back.
             self.find(Code::EndpointNotAnswering, text);
             fate = Verdict::Unknown;
@@ -369,7 +368,7 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     if let Some(refused) = rules.quarantined.iter().find(|it| name.is_some() && it.frontend == name)
     {
         let text = format!(
-            "the kernel refuses {}: {}; what it had before stays in force",
+            "the kernel refuses {}: {}; its previous state stays in effect",
             refused.what, refused.reason
         );
         find(Code::Quarantined, text);
@@ -390,14 +389,16 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         find(Code::NotCommittedYet, text);
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
-        let text =
-            format!("{}, for {:.0} s: this is the earlier state", trouble.reason, trouble.seconds);
+        let text = format!(
+            "{}, for {:.0} s: this explains the last known state",
+            trouble.reason, trouble.seconds
+        );
         find(Code::ApiStale, text);
     }
     if !status.kube_proxy.is_nothing() {
         let text = format!(
             "kube-proxy or its leftovers are on this node: {}; its rules may translate the packet \
-             before shunt's: run shunt cleanup --kube-proxy --keep-own",
+             before shunt's: run `shunt cleanup --kube-proxy --keep-own`",
             status.kube_proxy
         );
         find(Code::KubeProxyPresent, text);
@@ -410,10 +411,10 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     findings
 }
 
-fn difference(way: &Way) -> String {
-    let what = match &way.walk.end {
+fn difference(way: &Walk) -> String {
+    let what = match &way.end {
         End::NoTable => "the table or its base chain is missing".to_owned(),
-        End::Foreign(chain) => format!("chain {chain} has a rule or element of another program"),
+        End::Foreign(chain) => format!("another program added a rule or element to chain {chain}"),
         End::Untouched => "no rule translates the packet".to_owned(),
         End::Rejected(chain) => format!("chain {chain} rejects the packet"),
         End::Dropped(chain) => format!("chain {chain} drops the packet"),
@@ -422,21 +423,20 @@ fn difference(way: &Way) -> String {
             lost * 100.0
         ),
         End::Translated { choices, .. } => format!(
-            "it has {} endpoints for this packet, and not those of the plan, or masquerades it \
-             otherwise",
+            "they lead to {} endpoints, not to the planned ones, or masquerade the packet \
+             differently",
             choices.len()
         ),
     };
     format!(
-        "the kernel's tables differ from the plan: {what}; another process has changed them, and \
-         the agent repairs them at its next check (shunt diff shows all differences)"
+        "the kernel's tables differ from the plan: {what}; another process changed them, and the \
+         agent repairs them at its next check (`shunt diff` shows all differences)"
     )
 }
 
 #[cfg(test)]
 mod tests {
     use nfnetlink::conntrack::Usage;
-    use shunt_core::explain::{End, Walk};
     use shunt_core::model::Backend;
 
     use super::*;
@@ -451,16 +451,16 @@ mod tests {
             destination: "10.96.0.10".parse().expect("an address"),
             protocol: 6,
             port: 80,
-            entry: Entry::Interface(None),
+            interface: None,
+            from_node: false,
         };
         let end = End::Translated {
-            choices: vec![Choice { backend, probability: 1.0 }],
+            choices: vec![Choice::of(backend, 1.0)],
             pools: None,
             frontend: FrontendKey::Address(packet.destination, Protocol::Tcp, 80),
             lost: 0.0,
         };
-        let walk = Walk { end, marked: None, assumes_interface: false };
-        let way = Way { walk, masquerades: vec![None] };
+        let way = Walk { end, marked: None, assumes_interface: false };
         let verdict = |entries, limit, has_evictable| {
             let usage = Usage { entries, limit: Some(limit) };
             let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };

@@ -18,8 +18,8 @@ mod text;
 use std::net::IpAddr;
 
 use shunt_core::explain::{
-    Choice, Code, End, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims, masquerade,
-    node_port_addresses, reasons, walk, why_ignored,
+    Code, End, Finding, Packet, Planned, Walk, lost_claims, node_port_addresses, reasons, walk,
+    why_ignored,
 };
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
@@ -31,7 +31,7 @@ pub use facts::{Facts, Passing};
 pub use judge::{Verdict, judge};
 pub use probe::Probe;
 pub use report::Explanation;
-pub use source::Client;
+pub use source::first_packet;
 
 /// What an explanation is made of.
 #[derive(Debug, Clone, Copy)]
@@ -44,81 +44,23 @@ pub struct Subject<'a> {
     pub agent: Option<&'a Objects>,
 }
 
-/// The way of a packet with the masquerading of each backend.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Way {
-    /// The way to the end of the rules before routing.
-    pub walk: Walk,
-    /// Why the kernel masquerades, for each backend that the connection may get.
-    pub masquerades: Vec<Option<Masquerade>>,
-}
-
-impl Way {
-    /// Follows a packet. If other transactions change the kernel's tables meanwhile, the way may differ
-    /// from the plan; the caller looks again then.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
-        let walk = walk(packet, tables)?;
-        let masquerades = walk
-            .choices()
-            .iter()
-            .map(|choice| masquerade(packet, choice.backend, walk.marked, tables))
-            .collect::<Result<_, _>>()?;
-        Ok(Way { walk, masquerades })
-    }
-
-    /// Returns the way by the plan.
-    #[must_use]
-    pub fn planned(packet: &Packet, desired: &Desired) -> Way {
-        let Ok(way) = Way::of(packet, &mut Planned::new(desired, packet.family()));
-        way
-    }
-
-    /// Returns true if both lead to the same outcome with the same probabilities. A client's last
-    /// backend is as good as a random choice that contains it. The kernel may masquerade a pod that
-    /// reaches itself because another Service, which the plan of this one lacks, has the pod.
-    #[must_use]
-    pub fn agrees_with(&self, planned: &Way) -> bool {
-        use End::{Dropped, Rejected, Translated, Untouched};
-        match (&self.walk.end, &planned.walk.end) {
-            (Translated { choices, pools, lost, .. }, Translated { choices: wanted, .. }) => {
-                let has =
-                    |choice: &Choice| wanted.iter().position(|it| it.backend == choice.backend);
-                let same_number = pools.is_none() || choices.len() == wanted.len();
-                let same = choices.iter().zip(&self.masquerades).all(|(choice, masquerade)| {
-                    has(choice).is_some_and(|place| {
-                        *masquerade == Some(Masquerade::Hairpin)
-                            || planned.masquerades.get(place) == Some(masquerade)
-                    })
-                });
-                *lost == 0.0 && same_number && same
-            }
-            (Rejected(_), Rejected(_)) | (Dropped(_), Dropped(_)) | (Untouched, Untouched) => true,
-            _ => false,
-        }
-    }
-}
-
 /// Explains what becomes of the first packet of a connection. `kernel` is the way through the
 /// tables in the kernel, and `facts` what else the kernel says; without an agent both are unknown.
 #[must_use]
 pub fn explain(
     packet: &Packet,
     subject: &Subject<'_>,
-    kernel: Option<&Way>,
+    kernel: Option<&Walk>,
     facts: &Facts,
 ) -> Explanation {
-    let mut planned = Way::planned(packet, subject.desired);
+    let Ok(mut planned) = walk(packet, &mut Planned::new(subject.desired, packet.family()));
     let is_untracked = matches!(facts.before, Passing::Untracked(_));
     if is_untracked {
         // All rules that decide about a Service are in chains for address translation.
-        planned.walk.end = End::Untouched;
-        planned.masquerades.clear();
+        planned.end = End::Untouched;
     }
     let way = kernel.filter(|_| !is_untracked).unwrap_or(&planned);
-    let reasons = reasons(packet, subject.store, subject.desired, &way.walk);
+    let reasons = reasons(packet, subject.store, subject.desired, way);
     let status = subject.agent.map(|agent| &agent.status);
     let judgement = judge(packet, &reasons, way, &planned, facts, status);
     Explanation::new(packet, reasons, way, facts, judgement, kernel.is_some())
@@ -165,7 +107,7 @@ fn of_service(
             Some(address) => frontends.push((key, address)),
             None => {
                 let why = context.map(|context| node_port_addresses(context, key.family()));
-                let text = format!("{key} is on no address: {}", why.unwrap_or_default());
+                let text = format!("no address serves {key}: {}", why.unwrap_or_default());
                 findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
             }
         }

@@ -6,7 +6,7 @@ use nfnetlink::nft::{
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;
-use shunt_core::explain::{Entry, Packet};
+use shunt_core::explain::Packet;
 use shunt_core::model::Backend;
 use shunt_core::plan::TABLE;
 
@@ -61,10 +61,10 @@ impl Others {
         let unjudged = match legacy_tables_in_effect(table_family(packet.family())) {
             Ok(names) if names.is_empty() => None,
             Ok(names) => Some(format!(
-                "legacy iptables has rules that are not judged here, in the tables {}",
+                "the effect of legacy iptables' rules in the tables {}",
                 names.join(", ")
             )),
-            Err(error) => Some(format!("the rules of legacy iptables could not be read: {error}")),
+            Err(error) => Some(format!("the rules of legacy iptables: {error}")),
         };
         let output = match route_to(RouteQuery::to(packet.destination)) {
             Ok(RouteAnswer::Route(route)) => route.output,
@@ -81,10 +81,7 @@ impl Others {
 
     /// Judges the chains that the packet meets before shunt translates it.
     pub(super) fn before(&mut self, packet: &Packet) -> Result<Passing, Error> {
-        let hook = match packet.entry {
-            Entry::Node => OUTPUT,
-            Entry::Interface(_) => PREROUTING,
-        };
+        let hook = if packet.from_node { OUTPUT } else { PREROUTING };
         let mut passage = Passage::new(self, packet);
         if let Some(dropped) = passage.devices()? {
             return Ok(dropped);
@@ -110,27 +107,23 @@ impl Others {
         reach: &Reach,
         mark: u32,
     ) -> Result<Passing, Error> {
-        let is_own = packet.entry == Entry::Node;
+        let is_own = packet.from_node;
         let mut passage = Passage::new(self, packet);
         passage.packet.destination = backend.address;
         passage.packet.port = backend.port;
         passage.packet.translated = true;
         passage.packet.mark.value |= mark;
         passage.own_mark = mark;
-        passage.packet.is_local = Some(*reach == Reach::Local);
+        passage.packet.is_local = Some(reach.is_local);
         let first = if is_own { OUTPUT } else { PREROUTING };
         let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
-        passage.packet.output = match reach {
-            Reach::Route { interface, .. } => Some(Interface::named(interface.as_str())),
-            Reach::Local => Some(Interface::named("lo")),
-            Reach::Refused { .. } | Reach::Unknown => None,
-        };
-        let rest: &[u32] = match (is_own, reach) {
+        passage.packet.output = reach.output.as_deref().map(Interface::named);
+        let rest: &[u32] = match (is_own, reach.is_local) {
             // The loopback interface brings it back as a packet that arrives.
-            (true, Reach::Local) => &[POSTROUTING, PREROUTING, INPUT],
-            (true, _) => &[POSTROUTING],
-            (false, Reach::Local) => &[INPUT],
-            (false, _) => &[FORWARD, POSTROUTING],
+            (true, true) => &[POSTROUTING, PREROUTING, INPUT],
+            (true, false) => &[POSTROUTING],
+            (false, true) => &[INPUT],
+            (false, false) => &[FORWARD, POSTROUTING],
         };
         for hook in rest {
             if is_own && *hook == PREROUTING {
@@ -138,7 +131,8 @@ impl Others {
                 passage.packet.mark.value &= !mark;
                 // A masquerade has changed the source to an address that is not known here.
                 if mark != 0 && passage.others.has(&[PREROUTING, INPUT]) {
-                    let text = "a chain at prerouting or input, of a masqueraded packet".to_owned();
+                    let text = "a chain at prerouting or input, which sees the masqueraded source"
+                        .to_owned();
                     return Ok(dropped.unwrap_or(Passing::May(text)));
                 }
             }
@@ -156,10 +150,7 @@ impl<'a> Passage<'a> {
         let mut judged = JudgedPacket::new(protocol, source, destination, port);
         // Nothing but rules that are judged here sets a mark, except for traffic control.
         judged.mark = Mark::from(0);
-        judged.input = match &packet.entry {
-            Entry::Node | Entry::Interface(None) => None,
-            Entry::Interface(Some(name)) => Some(Interface::named(&**name)),
-        };
+        judged.input = packet.interface.as_deref().map(Interface::named);
         judged.output.clone_from(&others.first_output);
         let doubt = others.unjudged.clone().map(Passing::May);
         Passage { others, packet: judged, own_mark: 0, doubt }

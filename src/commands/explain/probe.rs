@@ -16,10 +16,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
-use shunt_core::explain::{Entry, Packet};
+use shunt_core::explain::Packet;
 use shunt_core::model::Protocol;
 
-use super::Client;
 use super::source::within;
 use crate::agent::kernel_errors;
 use crate::commands::trace::{self, Tracer};
@@ -74,31 +73,28 @@ impl Probe {
     /// If the packet cannot be sent from there, or the kernel does not trace it.
     pub fn send(
         packet: &Packet,
-        client: &Client,
+        namespace: Option<&Path>,
         was_asked: impl Fn(SocketAddr) -> bool,
     ) -> anyhow::Result<Option<Probe>> {
         let protocol =
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
         let to = SocketAddr::new(packet.destination, packet.port);
-        let namespace = match (&client.namespace, &client.entry) {
-            (Some(path), _) => Some(path.clone()),
-            (None, Entry::Node) => None,
-            (None, Entry::Interface(_)) => {
-                Some(namespace_of(packet.source).with_context(|| {
-                    format!(
-                        "no network namespace on this node has {}: give --netns of the client, or run \
-                         this on its node with access to /proc and /run/netns of the host",
-                        packet.source
-                    )
-                })?)
-            }
+        let namespace = match namespace {
+            None if !packet.from_node => Some(namespace_of(packet.source).with_context(|| {
+                format!(
+                    "no network namespace on this node has {}: give the client's --netns, or run \
+                     this on the client's node with access to the host's /proc and /run/netns",
+                    packet.source
+                )
+            })?),
+            given => given.map(Path::to_owned),
         };
         let socket = match namespace {
             Some(path) => within(&path, || open(protocol, from))?,
             None => open(protocol, from),
         };
-        let socket = socket.context("the probe cannot be sent")?;
+        let socket = socket.context("cannot send the probe")?;
         let own = socket.local_addr()?;
         let target = trace::Target { to, protocol, from: Some(own), count: 1 };
         let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
@@ -111,7 +107,7 @@ impl Probe {
         };
         let outcome = attempt(&socket, protocol, to, is_repeated);
         let took = start.elapsed();
-        let Some(outcome) = outcome.context("the probe cannot be sent")? else { return Ok(None) };
+        let Some(outcome) = outcome.context("cannot send the probe")? else { return Ok(None) };
         let trace = tracer.report().map_err(traced)?;
         Ok(Some(Probe { client: own, outcome, trace, took }))
     }

@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 use shunt_core::explain::{
-    Choice, Code, End, EndpointView, Entry, Finding, Packet, Reasons, Target,
+    Choice, Code, End, EndpointView, Finding, Masquerade, Packet, Reasons, Target, Walk,
 };
 use shunt_core::model::Protocol;
 
-use super::facts::{Facts, Passing, Reach, Tracked};
+use super::facts::{Facts, Passing, Tracked};
 use super::judge::{INTERFACE, Judgement, Verdict};
 use super::probe::Outcome;
-use super::{Probe, Way, text};
+use super::{Probe, text};
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
 
@@ -25,7 +25,7 @@ pub struct Explanation {
     /// The verdict and its main reason as a sentence.
     pub summary: String,
     /// The packet.
-    pub packet: PacketReport,
+    pub packet: Packet,
     /// The service port as `namespace/name:port`; `None` if the packet is for none.
     pub service: Option<String>,
     /// The frontend; `None` if the packet is for none.
@@ -52,24 +52,6 @@ pub struct Explanation {
     pub unknown: Vec<String>,
     /// True if the kernel's tables were read; otherwise the plan alone is explained.
     pub from_kernel: bool,
-}
-
-/// The packet.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PacketReport {
-    /// The source address.
-    pub source: IpAddr,
-    /// The destination address.
-    pub destination: IpAddr,
-    /// The number of the IP protocol, such as 6 for TCP.
-    pub protocol: u8,
-    /// The destination port.
-    pub port: u16,
-    /// The interface on which it arrives; `None` if the node sends it, or if that is unknown.
-    pub interface: Option<String>,
-    /// True if the node itself sends it.
-    pub from_node: bool,
 }
 
 /// The frontend.
@@ -179,33 +161,23 @@ impl Explanation {
     pub(super) fn new(
         packet: &Packet,
         reasons: Reasons,
-        way: &Way,
+        way: &Walk,
         facts: &Facts,
         (verdict, findings, fates): Judgement,
         from_kernel: bool,
     ) -> Explanation {
         let target = reasons.target.as_ref();
-        let reason = way.masquerades.iter().flatten().next().map(|reason| reason.as_str());
-        let affinity = match &way.walk.end {
+        let reason = way.choices().iter().find_map(|choice| choice.masquerade);
+        let reason = reason.map(Masquerade::as_str);
+        let affinity = match &way.end {
             End::Translated { choices, pools: None, .. } => choices.first(),
             _ => None,
-        };
-        let (interface, from_node) = match &packet.entry {
-            Entry::Node => (None, true),
-            Entry::Interface(name) => (name.as_deref().map(str::to_owned), false),
         };
         let mut explanation = Explanation {
             verdict,
             summary: String::new(),
-            packet: PacketReport {
-                source: packet.source,
-                destination: packet.destination,
-                protocol: packet.protocol,
-                port: packet.port,
-                interface,
-                from_node,
-            },
-            service: target.map(Target::label),
+            packet: packet.clone(),
+            service: target.map(|target| target.label.to_string()),
             frontend: target.map(|target| frontend(packet, target)),
             policy: target.map(|target| target.policy.as_str()),
             load_balancing: target.map(|target| target.balancing.name()),
@@ -228,7 +200,7 @@ impl Explanation {
             unknown: facts.unknown.clone(),
             from_kernel,
         };
-        if way.walk.assumes_interface && from_kernel {
+        if way.assumes_interface && from_kernel {
             explanation.unknown.push(INTERFACE.to_owned());
         }
         explanation
@@ -261,12 +233,12 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoint(view: &EndpointView, way: &Way, facts: &Facts, fates: &[Verdict]) -> EndpointReport {
+fn endpoint(view: &EndpointView, way: &Walk, facts: &Facts, fates: &[Verdict]) -> EndpointReport {
     let is_it = |choice: &Choice| {
         let backend = choice.backend;
         view.used && backend.address == view.address && Some(backend.port) == view.port
     };
-    let place = way.walk.choices().iter().position(is_it);
+    let place = way.choices().iter().position(is_it);
     let facts = place.and_then(|place| facts.endpoints.get(place));
     let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
         (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
@@ -276,13 +248,13 @@ fn endpoint(view: &EndpointView, way: &Way, facts: &Facts, fates: &[Verdict]) ->
         }
         _ => None,
     });
-    let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
+    let reach = facts.and_then(|facts| Some((facts.reach.obstacle.clone()?.0, "rtnetlink")));
     let (obstacle, obstacle_source) = reach.or(others).unzip();
     EndpointReport {
         view: view.clone(),
         verdict: place.and_then(|place| fates.get(place).copied()),
         probe: facts.and_then(|facts| facts.probe.as_ref()).map(ToString::to_string),
-        route: facts.and_then(|facts| route(&facts.reach)),
+        route: facts.and_then(|facts| facts.reach.route.clone()),
         obstacle,
         obstacle_source,
         answered: facts.map(|facts| facts.tracked.answered),
@@ -290,24 +262,8 @@ fn endpoint(view: &EndpointView, way: &Way, facts: &Facts, fates: &[Verdict]) ->
     }
 }
 
-fn route(reach: &Reach) -> Option<String> {
-    match reach {
-        Reach::Local => Some("on this node itself".to_owned()),
-        Reach::Route { interface, gateway, neighbour, .. } => {
-            let via = gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
-            let neighbour = match neighbour {
-                Some(state) => format!("neighbour {}", format!("{state:?}").to_uppercase()),
-                None => "neighbour not looked for yet".to_owned(),
-            };
-            Some(format!("{via}dev {interface}, {neighbour}"))
-        }
-        Reach::Refused { reason, .. } => Some(reason.clone()),
-        Reach::Unknown => None,
-    }
-}
-
 /// The explanation of all frontends of a Service.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceExplanation {
     /// The Service as `namespace/name`.

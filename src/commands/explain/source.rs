@@ -3,83 +3,86 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use nfnetlink::route::{Link, Route, RouteAnswer, RouteKind, RouteQuery, links, route_to};
 use nix::sched::{CloneFlags, setns};
-use shunt_core::explain::{Entry, Packet};
+use shunt_core::explain::Packet;
 use shunt_core::model::Family;
 
-use crate::agent::netns;
 use crate::commands::args::Destination;
-
-/// The client of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
-    /// The source address.
-    pub address: IpAddr,
-    /// Where its packets enter the node's rules.
-    pub entry: Entry,
-    /// The network namespace of the client, if it was given.
-    pub namespace: Option<PathBuf>,
-}
 
 const UNREAD: &str = "cannot read routes and interfaces";
 
-impl Client {
-    /// Returns a client with this address, or the node itself without one.
-    ///
-    /// # Errors
-    /// If the kernel refuses an answer, the families differ, or the node has no route to `to`.
-    pub fn find(from: Option<IpAddr>, to: IpAddr) -> Result<Client> {
-        let Some(address) = from else {
-            let address = source_for("this node", to)?;
-            return Ok(Client { address, entry: Entry::Node, namespace: None });
-        };
-        same_family(address, to)?;
-        let entry = match route_to(RouteQuery::to(address)).context(UNREAD)? {
-            RouteAnswer::Route(route) if route.kind == RouteKind::Local => Entry::Node,
-            RouteAnswer::Route(route) => {
-                let links = links().context(UNREAD)?;
-                let link = links.iter().find(|link| Some(link.index) == route.output);
-                Entry::Interface(link.map(|link| link.name.as_str().into()))
-            }
-            RouteAnswer::Refused(_) => Entry::Interface(None),
-        };
-        Ok(Client { address, entry, namespace: None })
-    }
-
-    /// Returns the client that runs in a network namespace: its address as the kernel would choose
-    /// it there, and the interface on which its packets arrive here.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered or has no route to `to`.
-    pub fn in_namespace(namespace: &Path, from: Option<IpAddr>, to: IpAddr) -> Result<Client> {
-        let path = netns::path(namespace);
-        let what = format!("the network namespace {}", path.display());
-        let (address, peer) = within(&path, || {
-            let address = from.map_or_else(|| source_for(&what, to), Ok);
-            let output = route_to(RouteQuery::to(to)).ok().and_then(|answer| match answer {
-                RouteAnswer::Route(route) => route.output,
-                RouteAnswer::Refused(_) => None,
-            });
-            let links = links().unwrap_or_default();
-            let peer = links.into_iter().find(|link| Some(link.index) == output);
-            (address, peer.and_then(|link| link.peer))
-        })?;
-        let address = address?;
-        same_family(address, to)?;
-        let mut client = Client::find(Some(address), to)?;
-        // Without a better knowledge, a packet arrives where the answer leaves.
-        if let Entry::Interface(interface) = &mut client.entry
-            && let Some(arrives_on) = arrival(peer)?
-        {
-            *interface = Some(arrives_on.name.as_str().into());
+/// Returns the first packet of a connection from this address, or from the node itself without one.
+///
+/// # Errors
+/// If the kernel refuses an answer, the families differ, or the node has no route to `to`.
+pub fn first_packet(from: Option<IpAddr>, to: Destination) -> Result<Packet> {
+    let Some(source) = from else {
+        return Ok(packet(source_for("this node", to.address)?, to, true));
+    };
+    same_family(source, to.address)?;
+    let mut packet = packet(source, to, false);
+    match route_to(RouteQuery::to(source)).context(UNREAD)? {
+        RouteAnswer::Route(route) if route.kind == RouteKind::Local => packet.from_node = true,
+        RouteAnswer::Route(route) => {
+            let links = links().context(UNREAD)?;
+            let link = links.iter().find(|link| Some(link.index) == route.output);
+            packet.interface = link.map(|link| link.name.as_str().into());
         }
-        client.namespace = Some(path);
-        Ok(client)
+        RouteAnswer::Refused(_) => {}
     }
+    Ok(packet)
+}
+
+/// Returns the first packet of a connection from a network namespace: from the address that the kernel
+/// would choose there, on the interface on which such packets arrive here.
+///
+/// # Errors
+/// If the namespace cannot be entered or has no route to `to`.
+pub(super) fn packet_from_namespace(
+    path: &Path,
+    from: Option<IpAddr>,
+    to: Destination,
+) -> Result<Packet> {
+    let what = format!("the network namespace {}", path.display());
+    let (source, peer) = within(path, || {
+        let source = from.map_or_else(|| source_for(&what, to.address), Ok);
+        let output = route_to(RouteQuery::to(to.address)).ok().and_then(|answer| match answer {
+            RouteAnswer::Route(route) => route.output,
+            RouteAnswer::Refused(_) => None,
+        });
+        let links = links().unwrap_or_default();
+        let peer = links.into_iter().find(|link| Some(link.index) == output);
+        (source, peer.and_then(|link| link.peer))
+    })?;
+    let mut packet = first_packet(Some(source?), to)?;
+    // Without a better knowledge, a packet arrives where the answer leaves.
+    if let Some(link) = arrival(peer)?.filter(|_| !packet.from_node) {
+        packet.interface = Some(link.name.as_str().into());
+    }
+    Ok(packet)
+}
+
+/// Returns the first packet for explanations without a kernel: from an unknown place, or from the node
+/// with this address.
+pub(super) fn assumed_packet(
+    from: Option<IpAddr>,
+    node: Option<IpAddr>,
+    to: Destination,
+) -> Packet {
+    let unspecified = match Family::of(to.address) {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    packet(from.or(node).unwrap_or(unspecified), to, from.is_none())
+}
+
+fn packet(source: IpAddr, to: Destination, from_node: bool) -> Packet {
+    let Destination { address: destination, port, protocol } = to;
+    Packet { source, destination, protocol, port, interface: None, from_node }
 }
 
 /// Returns the interface on which packets from the other end of a veth pair arrive for the rules:
@@ -106,8 +109,8 @@ fn source_for(what: &str, to: IpAddr) -> Result<IpAddr> {
         Err(error) => error.to_string(),
     };
     bail!(
-        "{what} has no route to {to}: {reason}; a connection fails there, before it reaches any rule \
-         of the node"
+        "{what} has no route to {to}: {reason}; the connection fails there, before it reaches any \
+         rule of the node"
     )
 }
 
@@ -129,28 +132,4 @@ pub(super) fn within<T: Send>(path: &Path, then: impl FnOnce() -> T + Send) -> R
             path.display()
         )
     })
-}
-
-impl Client {
-    /// Returns a client for explanations without a kernel: one at an unknown place, or the node with
-    /// this address.
-    #[must_use]
-    pub fn assumed(from: Option<IpAddr>, node: Option<IpAddr>, to: IpAddr) -> Client {
-        let unspecified = match Family::of(to) {
-            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        Client {
-            address: from.or(node).unwrap_or(unspecified),
-            entry: if from.is_some() { Entry::Interface(None) } else { Entry::Node },
-            namespace: None,
-        }
-    }
-
-    /// Returns the first packet of a connection.
-    #[must_use]
-    pub fn packet(&self, Destination { address, port, protocol }: Destination) -> Packet {
-        let (source, entry) = (self.address, self.entry.clone());
-        Packet { source, destination: address, protocol, port, entry }
-    }
 }

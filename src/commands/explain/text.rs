@@ -111,7 +111,7 @@ impl Explanation {
         let text = match (&packet.interface, packet.from_node) {
             (_, true) => format!("{}, the node itself", packet.source),
             (Some(interface), false) => format!("{}, arrives on {interface}", packet.source),
-            (None, false) => format!("{}, by an unknown interface", packet.source),
+            (None, false) => format!("{}, arrives on an unknown interface", packet.source),
         };
         rows.row("source", &text, "routes")
     }

@@ -6,14 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use nfnetlink::conntrack::Conntrack;
 use nfnetlink::nft::Socket;
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::{
-    Frontend, Kernel, Picture, Selected, TrackedConnections, differing, picture, picture_of_kernel,
-};
+use super::{Frontend, Kernel, Picture, Selected, differing, picture, picture_of_kernel};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Format, Services as Arguments};
 use crate::commands::explain::Subject;
@@ -31,15 +28,16 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     logging::start_with(&objects.logging);
     let selected = selected(arguments)?;
     if objects.manifests.is_empty() && objects.settings.is_given() {
-        let error =
-            anyhow!("--config and its flags need --manifests; the running agent has its own");
+        let error = anyhow!(
+            "--config and its flags need --manifests; the running agent has its own configuration"
+        );
         return Err(error.into());
     }
     netns::enter(arguments.netns.as_deref())?;
     if !objects.manifests.is_empty() || !objects.with.is_empty() || objects.at.is_some() {
         return of_plan(arguments, &selected);
     }
-    let mut view = View::start(arguments.connections, &selected)?;
+    let mut view = View::start(&selected)?;
     let mut picture = view.picture();
     check(&picture, &selected, arguments)?;
     let mut next = Instant::now();
@@ -63,7 +61,6 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
 /// runs.
 struct View<'a> {
     selected: &'a Selected,
-    wants_connections: bool,
     agent: Option<Agent>,
     /// The verdicts of the last picture.
     before: Option<(Verdicts, Instant)>,
@@ -84,11 +81,12 @@ struct Agent {
 
 impl<'a> View<'a> {
     /// Fails without an agent, if the kernel has no Service of shunt.
-    fn start(wants_connections: bool, selected: &'a Selected) -> anyhow::Result<View<'a>> {
+    fn start(selected: &'a Selected) -> anyhow::Result<View<'a>> {
         let agent = match Agent::ask(selected) {
             Err(NoAnswer::NoAgent) => {
                 let found = all_verdicts();
-                let found = found.context("no shunt runs, and the kernel cannot be read")?;
+                let found = found
+                    .context("shunt is not running, and this command cannot read the kernel")?;
                 let none = NoAnswer::NoAgent;
                 anyhow::ensure!(
                     !found.is_empty(),
@@ -98,7 +96,7 @@ impl<'a> View<'a> {
             }
             agent => Some(agent?),
         };
-        Ok(View { selected, wants_connections, agent, before: None })
+        Ok(View { selected, agent, before: None })
     }
 
     /// Asks the agent again, as soon as there is one, unless its last answer was too short ago for its
@@ -120,7 +118,7 @@ impl<'a> View<'a> {
             (Err(error), Some(agent)) => {
                 agent.is_current = false;
                 agent.asked = (start, Duration::ZERO);
-                agent.silence = Some(format!("{error}; the objects are old"));
+                agent.silence = Some(format!("{error}; showing the last known objects"));
             }
             (Err(_), None) => {}
         }
@@ -137,24 +135,17 @@ impl<'a> View<'a> {
         };
         let before = std::mem::replace(&mut self.before, now);
         let now = self.before.as_ref();
-        let mut kernel = Kernel {
+        let kernel = Kernel {
             verdicts: now.map(|(verdicts, _)| verdicts),
             before: before.as_ref().zip(now).map(|((verdicts, then), (_, now))| {
                 (verdicts, now.saturating_duration_since(*then))
             }),
             differing,
-            connections: None,
         };
         let Some(agent) = &self.agent else {
-            problems.insert(0, format!("{}; this is what the kernel has", NoAnswer::NoAgent));
+            problems.insert(0, format!("{}; showing what the kernel has", NoAnswer::NoAgent));
             return picture_of_kernel(&kernel, self.selected, problems);
         };
-        if self.wants_connections {
-            match agent.connections(self.selected) {
-                Ok(connections) => kernel.connections = Some(connections),
-                Err(error) => problems.push(format!("cannot read connection tracking: {error}")),
-            }
-        }
         let mut status = agent.objects.status.clone();
         status.judge();
         problems.splice(0..0, agent.silence.clone().into_iter().chain(status.problems));
@@ -198,7 +189,7 @@ fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
         name.split_once('/').unwrap_or((namespace.as_deref().unwrap_or("default"), name));
     let service = ObjectName::new(of, name);
     if let Some(other) = namespace.as_ref().filter(|namespace| *namespace != of) {
-        anyhow::bail!("{whole} is not in the namespace {other} of --namespace; give one of both");
+        anyhow::bail!("{whole} and --namespace {other} name different namespaces; give only one");
     }
     Ok(Selected { namespace: None, service: Some(service) })
 }
@@ -233,13 +224,13 @@ fn check(picture: &Picture, selected: &Selected, arguments: &Arguments) -> anyho
         && picture.services.is_empty()
         && picture.ignored.is_empty()
     {
-        anyhow::bail!("there is no Service {name}; `shunt services` lists all");
+        anyhow::bail!("Service {name} not found: `shunt services` lists all");
     }
     let mut frontends = picture.services.iter().flat_map(|service| &service.frontends);
     if let (Some(name), Some(port)) = (&selected.service, port(arguments))
         && !frontends.any(|frontend| is_of_port(frontend, arguments))
     {
-        anyhow::bail!("the Service {name} has no port {port}; `shunt services {name}` lists them");
+        anyhow::bail!("Service {name} has no port {port}: `shunt services {name}` lists its ports");
     }
     Ok(())
 }
@@ -318,16 +309,5 @@ impl Agent {
         add_verdicts(&mut socket, &keys, &mut found)?;
         let differing = differing(self.subject(), selected, &found);
         Ok((found, differing))
-    }
-
-    fn connections(&self, selected: &Selected) -> Result<TrackedConnections, nfnetlink::Error> {
-        let Some(name) = &selected.service else {
-            return Ok(TrackedConnections::default());
-        };
-        let owned = |key: &FrontendKey| self.desired.service_of(*key) == Some(name);
-        let keys: BTreeSet<FrontendKey> = self.desired.claimed_by(name).filter(owned).collect();
-        let context = self.desired.node_context();
-        let addresses = context.map(|context| context.own_node_port_addresses());
-        TrackedConnections::read(&mut Conntrack::open()?, &keys, &addresses.unwrap_or_default())
     }
 }

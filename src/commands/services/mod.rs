@@ -1,13 +1,12 @@
 //! `shunt services`: the frontends of Services with their endpoints, counters and states.
 //!
 //! Owns: the picture ([`Picture`]) that the command takes of the agent's objects and of the kernel's
-//! verdict maps, as text and as JSON, and the numbers of tracked connections ([`connections`]).
+//! verdict maps, as text and as JSON.
 //!
 //! Field names of the JSON are an interface, described in `docs/json.md`: new ones may come,
 //! existing ones stay.
 
 pub(in crate::commands) mod command;
-mod connections;
 mod kernel;
 mod picture;
 mod sort;
@@ -22,9 +21,9 @@ use std::net::IpAddr;
 use serde::Serialize;
 use shunt_core::explain::EndpointView;
 
+use crate::serve::history::LastChange;
 use crate::serve::status::Time;
 
-use connections::{Tracked, TrackedConnections};
 use kernel::picture_of_kernel;
 use picture::{Kernel, Selected, differing, picture, rate};
 
@@ -91,16 +90,6 @@ struct Service {
     frontends: Vec<Frontend>,
 }
 
-/// The last change of a Service.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LastChange {
-    /// When the agent received it.
-    received: Time,
-    /// The time from then to the commit.
-    committed_after_seconds: f64,
-}
-
 /// A frontend of a Service port.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -151,10 +140,7 @@ struct Frontend {
     short_circuit: Option<ShortCircuit>,
     /// The endpoints, if a Service is asked for by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    endpoints: Option<Vec<Endpoint>>,
-    /// The tracked connections to endpoints that are not listed any more, if asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unlisted_connections: Option<Tracked>,
+    endpoints: Option<Vec<EndpointView>>,
 }
 
 /// The exception from policy Local for local pods and the node itself.
@@ -165,18 +151,6 @@ struct ShortCircuit {
     endpoints_used: usize,
     /// The new connections, which `newConnections` of the frontend includes.
     new_connections: Option<u64>,
-}
-
-/// An endpoint of a frontend.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Endpoint {
-    /// What the objects say about it.
-    #[serde(flatten)]
-    view: EndpointView,
-    /// The tracked connections to it, if asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connections: Option<Tracked>,
 }
 
 /// A Service that shunt does not implement.

@@ -1,7 +1,6 @@
 //! Makes a picture from objects, their plan and the kernel's verdicts: no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -11,12 +10,11 @@ use shunt_core::plan::{
     self, Conflict, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
 };
 
-use super::connections::TrackedConnections;
-use super::{Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source};
+use super::{Frontend, Ignored, Picture, Service, ShortCircuit, Source};
 use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
-use crate::serve::history;
+use crate::serve::history::LastChange;
 use crate::serve::status::Time;
 
 /// The Services of a picture; by default all.
@@ -44,8 +42,6 @@ pub(super) struct Kernel<'a> {
     pub before: Option<(&'a Verdicts, Duration)>,
     /// The frontends whose verdicts differ from the plan for certain.
     pub differing: BTreeSet<FrontendKey>,
-    /// The tracked connections, if asked for.
-    pub connections: Option<TrackedConnections>,
 }
 
 /// Returns the planned frontends of these Services whose verdicts in the kernel are others.
@@ -130,7 +126,7 @@ struct Painter<'a> {
     conflicts: HashMap<(FrontendKey, ObjectName), Conflict>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
-    last_changes: HashMap<&'a ObjectName, &'a history::LastChange>,
+    last_changes: HashMap<&'a ObjectName, &'a LastChange>,
 }
 
 impl Painter<'_> {
@@ -148,10 +144,6 @@ impl Painter<'_> {
         let frontends = keys.into_iter().filter_map(|(place, kind, key)| {
             Some(self.frontend(service, service.ports.get(place)?, kind, key))
         });
-        let last_change = self.last_changes.get(&service.name).map(|last| LastChange {
-            received: last.received,
-            committed_after_seconds: last.committed_after,
-        });
         Service {
             namespace: service.name.namespace.to_string(),
             name: service.name.name.to_string(),
@@ -160,7 +152,7 @@ impl Painter<'_> {
             session_affinity_seconds: service.affinity_seconds,
             source_ranges: service.source_ranges.iter().map(ToString::to_string).collect(),
             health_check_node_port: service.health_check_node_port,
-            last_change,
+            last_change: self.last_changes.get(&service.name).map(|last| **last),
             frontends: frontends.collect(),
         }
     }
@@ -223,16 +215,7 @@ impl Painter<'_> {
             endpoints_used: backends(&planned.short_circuit),
             new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
         });
-        let tracked = self.kernel.connections.as_ref().filter(|_| self.detailed);
-        let known: Vec<(IpAddr, u16)> =
-            views.iter().filter_map(|view| Some((view.address, view.port?))).collect();
         let topology = topology(&views);
-        let endpoint = |view: EndpointView| {
-            let to = |tracked: &TrackedConnections| {
-                view.port.map(|port| tracked.to(key, (view.address, port))).unwrap_or_default()
-            };
-            Endpoint { connections: tracked.map(to), view }
-        };
         // Those of the other family matter only if there are no others.
         let shown = views.into_iter().filter(|view| listed == 0 || of_family(view));
         Frontend {
@@ -250,8 +233,7 @@ impl Painter<'_> {
                 .as_ref()
                 .map(|ranges| ranges.iter().map(range).collect()),
             short_circuit,
-            endpoints: self.detailed.then(|| shown.map(endpoint).collect()),
-            unlisted_connections: tracked.map(|tracked| tracked.to_others(key, &known)),
+            endpoints: self.detailed.then(|| shown.collect()),
             ..frontend
         }
     }
@@ -266,7 +248,8 @@ impl Painter<'_> {
     ) -> (&'static str, Option<String>) {
         if !is_planned {
             let lost = self.conflicts.get(&(key, service.name.clone()));
-            let reason = lost.map(|it| format!("Service {} has it: {}", it.winner, it.reason));
+            let reason =
+                lost.map(|it| format!("it belongs to Service {}: {}", it.winner, it.reason));
             return ("conflict", reason);
         }
         if let Some(reason) = self.quarantined.get(&*key.to_string()) {
@@ -281,7 +264,7 @@ impl Painter<'_> {
             return (state, Some(format!("{reason}; see shunt status")));
         }
         if has_no_address {
-            let reason = "nodePortAddresses select no address of this family".to_owned();
+            let reason = "nodePortAddresses selects no address of this family".to_owned();
             return ("no-address", Some(reason));
         }
         match view.and_then(|view| view.finding.clone()) {

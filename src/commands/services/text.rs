@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use shunt_core::explain::EndpointView;
 use shunt_core::model::Balancing;
 
-use super::{Endpoint, Frontend, LastChange, Picture, Service, Tracked};
+use super::{Frontend, LastChange, Picture, Service};
 use crate::serve::escape;
 use crate::serve::status::Time;
 
@@ -200,71 +201,31 @@ fn write_reasons(text: &mut String, service: &Service) {
 
 /// Writes a table for each group of frontends of a Service port with the same endpoints.
 fn write_endpoints(text: &mut String, service: &Service) {
-    let mut groups: Vec<(Vec<&Frontend>, &[Endpoint])> = Vec::new();
-    for frontend in &service.frontends {
-        let Some(endpoints) = frontend.endpoints.as_deref() else { continue };
-        let is_same = |(others, of_others): &(Vec<&Frontend>, &[Endpoint])| {
-            let same = |it: &&Frontend| it.service == frontend.service;
-            others.first().is_some_and(same) && are_alike(of_others, endpoints)
+    let mut groups: Vec<(&Frontend, Vec<&str>)> = Vec::new();
+    for frontend in service.frontends.iter().filter(|it| it.endpoints.is_some()) {
+        let is_same = |(first, _): &&mut (&Frontend, _)| {
+            first.service == frontend.service && first.endpoints == frontend.endpoints
         };
-        match groups.iter_mut().find(|group| is_same(group)) {
-            Some((frontends, _)) => frontends.push(frontend),
-            None => groups.push((vec![frontend], endpoints)),
+        match groups.iter_mut().find(is_same) {
+            Some((_, kinds)) => kinds.push(frontend.kind),
+            None => groups.push((frontend, vec![frontend.kind])),
         }
     }
-    for (frontends, endpoints) in groups {
-        let Some(Frontend { service, family, .. }) = frontends.first() else { continue };
-        let mut kinds: Vec<&str> = frontends.iter().map(|it| it.kind).collect();
+    for (Frontend { service, family, endpoints, .. }, mut kinds) in groups {
         kinds.dedup();
         text.push('\n');
         line(text, format_args!("endpoints of {service} ({}, {family})", kinds.join(", ")));
-        if endpoints.is_empty() {
-            line(text, format_args!("  none"));
-            continue;
-        }
-        let with_connections = endpoints.iter().any(|endpoint| endpoint.connections.is_some());
-        let mut heads = vec!["ADDRESS", "NODE", "ZONE HINTS", "CONDITION", "USED"];
-        if with_connections {
-            heads.extend(["ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"]);
-        }
-        let mut rows = Vec::new();
-        for (place, endpoint) in endpoints.iter().enumerate() {
-            let mut cells = endpoint_cells(endpoint);
-            if with_connections {
-                let mut sum = Tracked::default();
-                let of =
-                    |frontend: &&Frontend| frontend.endpoints.as_ref()?.get(place)?.connections;
-                frontends.iter().filter_map(of).for_each(|tracked| sum += tracked);
-                let Tracked { established, syn_sent, unreplied, other } = sum;
-                cells.extend(
-                    [established, syn_sent, unreplied, other].map(|number| number.to_string()),
-                );
+        let rows: Vec<_> = endpoints.iter().flatten().map(endpoint_cells).collect();
+        match rows.is_empty() {
+            true => line(text, format_args!("  none")),
+            false => {
+                write_table(text, &["ADDRESS", "NODE", "ZONE HINTS", "CONDITION", "USED"], &rows);
             }
-            rows.push(cells);
-        }
-        write_table(text, &heads, &rows);
-        let mut unlisted = Tracked::default();
-        frontends.iter().filter_map(|it| it.unlisted_connections).for_each(|it| unlisted += it);
-        if unlisted != Tracked::default() {
-            let Tracked { established, syn_sent, unreplied, other } = unlisted;
-            line(
-                text,
-                format_args!(
-                    "to endpoints that are not listed any more: {established} established, \
-                     {syn_sent} SYN_SENT, {unreplied} unreplied, {other} other"
-                ),
-            );
         }
     }
 }
 
-/// Returns true if two lists differ in their connections only.
-fn are_alike(one: &[Endpoint], other: &[Endpoint]) -> bool {
-    let plain = |endpoint: &Endpoint| Endpoint { connections: None, ..endpoint.clone() };
-    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| plain(a) == plain(b))
-}
-
-fn endpoint_cells(Endpoint { view, .. }: &Endpoint) -> Vec<String> {
+fn endpoint_cells(view: &EndpointView) -> Vec<String> {
     let address = match view.port {
         None => view.address.to_string(),
         Some(port) => SocketAddr::new(view.address, port).to_string(),
@@ -293,8 +254,7 @@ fn endpoint_cells(Endpoint { view, .. }: &Endpoint) -> Vec<String> {
 }
 
 /// The columns of numbers, which are aligned at the right.
-const NUMBERS: [&str; 7] =
-    ["ENDPOINTS", "CONNECTIONS", "RATE", "ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"];
+const NUMBERS: [&str; 3] = ["ENDPOINTS", "CONNECTIONS", "RATE"];
 
 /// Writes a table with aligned columns.
 fn write_table(text: &mut String, heads: &[&str], rows: &[Vec<String>]) {

@@ -44,9 +44,9 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         print(&written(arguments.output, &json!({ "packets": reports }))?)?;
     }
     if reports.is_empty() {
-        let why = if is_stopped { "until a signal came" } else { "in time" };
+        let why = if is_stopped { "before the signal" } else { "in time" };
         return Err(anyhow!(
-            "no packet that begins a connection to {to}/{protocol} came {why}: send one, raise \
+            "no packet that opens a connection to {to}/{protocol} came {why}: send one, raise \
              --timeout, or check that it reaches this node"
         )
         .into());

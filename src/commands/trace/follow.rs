@@ -45,7 +45,7 @@ pub(super) fn follow(
         }
     }
     if has_lost {
-        tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
+        tracing::warn!("the kernel dropped events; steps of packets may be missing");
     }
     Ok(is_stopped)
 }

@@ -15,7 +15,7 @@ use crate::dataplane::{frontend_comment, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
-const EARLIER: &str = "it belongs to an existing flow, which meets no rules for new ones";
+const EARLIER: &str = "it belongs to an existing flow, which skips the rules for new ones";
 
 /// What became of a packet, what ended its way, and why.
 type End = (&'static str, Option<String>, Option<String>);
@@ -234,9 +234,10 @@ fn refusal(reply: &Reply) -> String {
 
 /// Returns the reason of the kernel's routing, if that refuses the packet.
 fn why_lost(packet: &Packet, in_forward: bool) -> String {
-    const OTHERS: &str = "not by a rule of nf_tables: legacy iptables, a BPF program or the kernel";
+    const OTHERS: &str =
+        "by legacy iptables, a BPF program or the kernel, not by an nf_tables rule";
     if in_forward {
-        return format!("dropped in the hook forward, {OTHERS}");
+        return format!("dropped in the hook forward {OTHERS}");
     }
     let (source, destination): (IpAddr, IpAddr) =
         (packet.last.source.ip(), packet.last.destination.ip());

@@ -138,7 +138,7 @@ impl Drop for TraceTable {
             Err(Error::Refused(refusals)) if refusals.iter().all(is_gone) => {}
             Err(error) => tracing::warn!(
                 %error,
-                "cannot delete the table {} {TABLE}; `shunt cleanup` does so", self.family
+                "cannot delete the table {} {TABLE}; `shunt cleanup` deletes it", self.family
             ),
         }
     }

@@ -29,14 +29,14 @@ pub(super) const FLAGS: &[Flag] = &[
         "master",
         "URL",
         "",
-        "The address of the Kubernetes API; overrides that of the kubeconfig.",
+        "The address of the Kubernetes API; overrides the one in the kubeconfig.",
     )
     .beside_file(),
     Flag::new(
         "bind-address",
         "ADDRESS",
         "bindAddress",
-        "The node's primary address; overrides that of the Node. Nothing listens on it.",
+        "The node's primary address; overrides the one in the Node. Nothing listens on it.",
     ),
     Flag::new(
         "healthz-bind-address",

@@ -222,7 +222,7 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     let told = events.iter().filter(|event| matches!(event, What::Quarantined(_))).count();
     assert_eq!(told, 1, "{events:?}");
     let quarantined = &world.snapshot().quarantined[0];
-    for part in ["exceed the socket's send buffer", "the most elements of this transaction, 3063"] {
+    for part in ["exceed the socket's send buffer", "the most elements in this transaction, 3063"] {
         assert!(quarantined.reason.contains(part), "{}", quarantined.reason);
     }
     assert_eq!(world.snapshot().frontends, [3, 2]);

@@ -85,7 +85,8 @@ pub async fn publish(
             if error.status == Some(StatusCode::FORBIDDEN) {
                 if !std::mem::replace(&mut forbidden, true) {
                     tracing::warn!(
-                        "API server forbids Events; allow create of events.k8s.io: {}",
+                        "the API server forbids Events: let the agent's role create events.k8s.io: \
+                         {}",
                         error.text
                     );
                 }
@@ -95,13 +96,13 @@ pub async fn publish(
                 // The next Event may be valid.
                 tracing::warn!(
                     reason = notice.reason,
-                    "API server rejected an Event: {}",
+                    "the API server rejected an Event: {}",
                     error.text
                 );
                 break;
             }
             let Some(pause) = pauses.next() else {
-                tracing::debug!(reason = notice.reason, "Event lost: {}", error.text);
+                tracing::debug!(reason = notice.reason, "lost an Event: {}", error.text);
                 break;
             };
             tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;

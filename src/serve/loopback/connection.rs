@@ -42,7 +42,8 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, proxy: Arc<Proxy>,
             proxy.ended("unreachable");
             tracing::debug!(
                 service = %lock(&port).service(), endpoint = %address(backend), %error,
-                "cannot connect to the endpoint, reset the connection to the node port on loopback"
+                "cannot connect to the endpoint; the client of the node port on loopback gets a \
+                 reset"
             );
             return reset(&client);
         }

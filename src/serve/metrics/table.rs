@@ -94,19 +94,19 @@ pub(super) static TABLE: [Row; 56] = [
         "kubeproxy_sync_proxy_rules_duration_seconds",
         Histogram(latency),
         &[FAMILY],
-        "Time of a sync",
+        "Duration of a sync",
     ),
     row(
         "kubeproxy_sync_full_proxy_rules_duration_seconds",
         Histogram(latency),
         &[FAMILY],
-        "Time of a sync that planned all Services again or read the tables from the kernel",
+        "Duration of a sync that planned all Services again or read the tables from the kernel",
     ),
     row(
         "kubeproxy_sync_partial_proxy_rules_duration_seconds",
         Histogram(latency),
         &[FAMILY],
-        "Time of a sync that planned only changed Services",
+        "Duration of a sync that planned only changed Services",
     ),
     row(
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
@@ -136,7 +136,7 @@ pub(super) static TABLE: [Row; 56] = [
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
         Gauge,
         &[],
-        "Changes of EndpointSlices that the kernel does not have yet",
+        "Changes of EndpointSlices that have not reached the kernel yet",
     ),
     row(
         "kubeproxy_sync_proxy_rules_service_changes_total",
@@ -148,7 +148,7 @@ pub(super) static TABLE: [Row; 56] = [
         "kubeproxy_sync_proxy_rules_service_changes_pending",
         Gauge,
         &[],
-        "Changes of Services that the kernel does not have yet",
+        "Changes of Services that have not reached the kernel yet",
     ),
     row("kubeproxy_proxy_healthz_total", Counter, &[CODES], "Answers to /healthz by HTTP status"),
     row("kubeproxy_proxy_livez_total", Counter, &[CODES], "Answers to /livez by HTTP status"),
@@ -168,7 +168,7 @@ pub(super) static TABLE: [Row; 56] = [
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",
         Histogram(latency),
         &[FAMILY],
-        "Time of a sweep of stale flows",
+        "Duration of a sweep of stale flows",
     ),
     row(
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
@@ -230,7 +230,7 @@ pub(super) static TABLE: [Row; 56] = [
         "shunt_gone_endpoints",
         Gauge,
         &[FAMILY],
-        "Endpoints that terminated, and whose established connections are reset",
+        "Gone endpoints whose established connections are reset",
     ),
     row("shunt_services", Gauge, &[], "Services known to the agent"),
     row(
@@ -269,7 +269,7 @@ pub(super) static TABLE: [Row; 56] = [
         "shunt_config_last_reload_successful",
         Gauge,
         &[],
-        "1 if the last written configuration is in force, 0 if it is invalid",
+        "1 if the last written configuration is in effect, 0 if it is invalid",
     ),
     row("shunt_kube_proxy_leftovers", Gauge, LATER, "Leftovers of kube-proxy on this node by kind"),
     row(

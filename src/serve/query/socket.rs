@@ -35,7 +35,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// No agent runs in this network namespace.
-    #[error("no shunt runs in this network namespace")]
+    #[error("shunt is not running in this network namespace")]
     NoAgent,
     /// Any other reason, as a sentence.
     #[error("{0}")]
@@ -157,9 +157,9 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     if !agent.is_trusted() {
         let user = agent.user;
         return other(format!(
-            "the socket of shunt belongs to a process of user {user} ({name}), and commands ask only \
-             agents of root or of their own user; if it is an agent, run this command as user {user}; \
-             if not, end the process"
+            "shunt's socket belongs to a process of user {user} ({name}), and commands ask only \
+             agents of root or of their own user; if it is an agent, run this command as user \
+             {user}; if not, end the process"
         ));
     }
     // Held until the answer is there.
@@ -189,8 +189,8 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     if json.is_empty() {
         return other(format!(
             "shunt ({name}) closed the connection without an answer: it is stopping, or does not \
-             know the question of this command (version {OWN}); try again, or run the command with \
-             the agent's own binary"
+             know this command's question (version {OWN}); try again, or run the command with the \
+             agent's own binary"
         ));
     }
     Ok((read(&json, &name)?, process))

@@ -113,13 +113,13 @@ impl Status {
         }
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(
-                "the last written configuration is not in force (see the log): {reason}"
+                "the last written configuration is not in effect (see the log): {reason}"
             ));
         }
         if !self.kube_proxy.is_nothing() {
             let found = &self.kube_proxy;
             warnings.push(format!(
-                "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
+                "kube-proxy or its leftovers: {found}; run `shunt cleanup --kube-proxy --keep-own`"
             ));
         }
         if let Some(trouble) = &self.taken_node_ports.trouble {
@@ -130,7 +130,10 @@ impl Status {
         });
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
-            format!("Service {loser} does not get {frontend}, which {winner} holds: {reason}")
+            format!(
+                "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
+                 {reason}"
+            )
         });
         some(&mut warnings, oversized, most, "Services with too many elements", |service| {
             format!("Service {service}: {OVERSIZED}")
@@ -251,7 +254,7 @@ impl Display for LoopbackReport {
         let LoopbackReport { listening, connections, max_connections, unbound } = self;
         write!(f, "{listening} node ports served by the proxy")?;
         if !unbound.is_empty() {
-            write!(f, ", {} not, as their port is taken", unbound.len())?;
+            write!(f, ", {} not (port taken)", unbound.len())?;
         }
         write!(f, "; {connections} connections, at most {max_connections}")
     }

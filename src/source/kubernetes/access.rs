@@ -32,7 +32,7 @@ pub struct Access {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
-    #[error("the kubeconfig cannot be used: {0}")]
+    #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(Box<Diagnostic>),
     /// The agent runs in no Pod, or in a Pod without a service account.
     #[error(
@@ -44,7 +44,7 @@ pub enum AccessError {
     #[error("--master {0}")]
     Master(&'static str),
     /// A certificate, a key or a token cannot be read or used.
-    #[error("the credentials for the API server cannot be used: {0}")]
+    #[error("cannot use the credentials for the API server: {0}")]
     Credentials(String),
 }
 
@@ -130,7 +130,7 @@ impl Access {
                     AccessError::Credentials(match error {
                         TokenError::Given => "the token is not valid".to_owned(),
                         TokenError::File(error) => {
-                            format!("the token file {file} cannot be read: {error}")
+                            format!("cannot read the token file {file}: {error}")
                         }
                     })
                 })?;

@@ -136,8 +136,8 @@ fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
         Some(_) => "the proxy does not accept the credentials in its URL (407)",
         None => "the proxy requires credentials (407); give them in its URL",
     };
-    let inner = inner
-        .map_err(|error: BoxError| format!("the proxy cannot be reached: {}", innermost(&*error)));
+    let inner =
+        inner.map_err(|error: BoxError| format!("cannot reach the proxy: {}", innermost(&*error)));
     let mut tunnel = Tunnel::new(address, inner);
     if let Some(header) = authorization {
         tunnel = tunnel.with_auth(header);

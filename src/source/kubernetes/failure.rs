@@ -80,7 +80,7 @@ impl Failure {
     #[must_use]
     pub fn told(&self, kind: Kind) -> String {
         match self {
-            Failure::Ended => format!("the API server ends the watch of {kind} objects"),
+            Failure::Ended => format!("the API server ended the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
             Failure::Expired => {
                 format!("resource version expired for {}", kind.resource())
@@ -88,7 +88,7 @@ impl Failure {
             Failure::TooNew => {
                 format!("the API server does not have the known version of {kind} objects yet")
             }
-            Failure::Absent => format!("the API server has no {kind} objects"),
+            Failure::Absent => format!("the API server does not serve {kind} objects"),
             Failure::Refused { code: 401, message, .. } => {
                 format!("the API server rejects the agent's credentials: {message} (401)")
             }
@@ -103,12 +103,10 @@ impl Failure {
             Failure::Broken(reason) => {
                 format!("the connection to the API server broke: {reason}")
             }
-            Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
+            Failure::Unreachable(reason) => format!("cannot reach the API server: {reason}"),
             Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
             Failure::Encoding(what) => {
-                format!(
-                    "the API server sent protobuf that cannot be decoded, so JSON is requested: {what}"
-                )
+                format!("cannot decode the API server's protobuf, requesting JSON: {what}")
             }
         }
     }

@@ -89,7 +89,7 @@ impl Reader<'_> {
             return Err(self.wrong("kind", "must be Config in a kubeconfig"));
         }
         let Some(current) = file.current_context.as_ref().filter(|name| !name.is_empty()) else {
-            return Err(self.wrong("current-context", "missing; name the context to be used"));
+            return Err(self.wrong("current-context", "missing; name the context to use"));
         };
         let Some(number) = file.contexts.iter().position(|it| it.name == *current) else {
             let reason = "names a context that is not in contexts";
@@ -179,7 +179,7 @@ impl Reader<'_> {
                             true => format!("the file {}", resolve(value).display()),
                             false => "the file that this field names".to_owned(),
                         };
-                        self.wrong(&of_user("tokenFile"), format!("{file} cannot be read: {error}"))
+                        self.wrong(&of_user("tokenFile"), format!("cannot read {file}: {error}"))
                     }
                 }
             })?;
@@ -212,7 +212,7 @@ impl Reader<'_> {
             InferKubeconfig(Load::LoadClientKey(error)) => (key, loading(error)),
             InferKubeconfig(Load::ParseCertificates(_))
             | RustlsTls(Tls::AddRootCertificate(_) | Tls::NoValidNativeRootCA(_)) => {
-                (authority, "holds no certificate of an authority in PEM".to_owned())
+                (authority, "holds no CA certificate in PEM".to_owned())
             }
             RustlsTls(
                 Tls::MissingPrivateKey | Tls::UnknownPrivateKeyFormat | Tls::InvalidPrivateKey(_),
@@ -232,10 +232,10 @@ fn loading(error: &LoadDataError) -> String {
     match error {
         LoadDataError::DecodeBase64(_) => "is not valid base64".to_owned(),
         LoadDataError::ReadFile(error, _) => {
-            format!("the file that this field names cannot be read: {error}")
+            format!("cannot read the file that this field names: {error}")
         }
         LoadDataError::NoBase64DataOrFile => {
-            "missing; a certificate and a key need each other".to_owned()
+            "missing; a client certificate needs its key, and a key its certificate".to_owned()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The objects of all files together, and the changes after a file changes. Pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use shunt_core::model::{Change, ObjectName};
 use crate::source::objects::{Key, Kind};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
-use super::locations::{Location, Locations};
 use super::{Manifest, Object};
 
 /// A file, ordered by precedence of its definitions: by its path on the command line, then by name.
@@ -28,15 +27,9 @@ pub(super) struct Collection {
     files: BTreeMap<FileId, Manifest>,
     /// The objects at the end of the last round.
     known: BTreeMap<Key, Change>,
-    locations: Locations,
 }
 
 impl Collection {
-    /// Makes an empty collection, which keeps `locations` up to date.
-    pub(super) fn new(locations: Locations) -> Collection {
-        Collection { locations, ..Collection::default() }
-    }
-
     /// Sets the content of a file.
     pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
         self.files.insert(file, manifest);
@@ -76,25 +69,20 @@ impl Collection {
                 definitions.entry(&object.key).or_default().push((file, object));
             }
         }
-        let (mut current, mut locations) = (BTreeMap::new(), HashMap::new());
+        let mut current = BTreeMap::new();
         let (mut changes, mut contests) = (Vec::new(), Vec::new());
         let gone = self.known.keys().filter(|key| !definitions.contains_key(key));
         changes.extend(gone.map(Key::gone));
         for (key, definitions) in definitions {
-            let Some(((file, object), others)) = definitions.split_last() else { continue };
-            let location = Location { file: file.path.clone(), line: object.line };
+            let Some((winner @ (_, object), others)) = definitions.split_last() else { continue };
             if self.known.get(key) != object.change.as_ref() {
                 changes.push(object.change.clone().unwrap_or_else(|| key.gone()));
                 if !others.is_empty() {
-                    contests.push(contest(key, &location, others));
+                    contests.push(contest(key, *winner, others));
                 }
-            }
-            if key.kind == Kind::Service {
-                locations.insert(key.name.clone(), location);
             }
             current.extend(object.change.clone().map(|change| (key.clone(), change)));
         }
-        self.locations.set(locations);
         self.known = current;
         (changes, contests)
     }
@@ -106,8 +94,12 @@ impl Collection {
     }
 }
 
-/// Returns the warning about an object that counts at this location and has other definitions.
-fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagnostic {
+/// Returns the warning about an object that has other definitions than the one that counts.
+fn contest(
+    key: &Key,
+    (file, object): (&FileId, &Object),
+    others: &[(&FileId, &Object)],
+) -> Diagnostic {
     let places = others.iter().rev().take(4);
     let mut places: Vec<String> =
         places.map(|(file, object)| format!("{}:{}", file.path.display(), object.line)).collect();
@@ -120,5 +112,5 @@ fn contest(key: &Key, winner: &Location, others: &[(&FileId, &Object)]) -> Diagn
         places.join(", ")
     );
     let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason).of_object(key);
-    problem.in_file(&winner.file, Some(winner.line))
+    problem.in_file(&file.path, Some(object.line))
 }

@@ -72,7 +72,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
         Some(kinds) if !kinds.contains(&item.unwrap_or(name)) => {
             let hint = similar(name).map(|kind| format!("; did you mean {kind}?"));
             Recognised::Mistake(format!(
-                "there is no such kind in apiVersion {api_version}{}",
+                "not a kind of apiVersion {api_version}{}",
                 hint.unwrap_or_default()
             ))
         }

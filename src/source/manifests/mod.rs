@@ -16,7 +16,6 @@
 
 mod collection;
 mod kinds;
-mod locations;
 mod parse;
 mod scan;
 mod watch;
@@ -28,7 +27,6 @@ use std::path::PathBuf;
 
 use shunt_core::model::Change;
 
-pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
 pub(crate) use scan::read;
 pub use watch::{Stop, Watcher};
@@ -45,26 +43,20 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// Files have no content that can be read: their problems are logged.
-    #[error(
-        "{0} of the files cannot be used, see the errors above; nothing is known of their objects"
-    )]
+    #[error("cannot use {0} of the files, see the errors above; their objects are unknown")]
     Unusable(usize),
     /// The files cannot be watched.
     #[error(transparent)]
     Watch(#[from] crate::source::file_watch::Error),
 }
 
-/// Reads all manifests once, logs their problems, and notes the locations of Services. The path `-`
-/// is stdin. The changes end with [`Change::Synced`].
+/// Reads all manifests once and logs their problems. The path `-` is stdin. The changes end with
+/// [`Change::Synced`].
 ///
 /// # Errors
 /// If a file or directory cannot be read, or a file is no YAML or JSON.
-pub fn load(
-    paths: &[PathBuf],
-    node_name: &str,
-    locations: &Locations,
-) -> Result<Vec<Change>, Error> {
-    let mut scanner = scan::Scanner::new(paths, node_name, locations)?;
+pub fn load(paths: &[PathBuf], node_name: &str) -> Result<Vec<Change>, Error> {
+    let mut scanner = scan::Scanner::new(paths, node_name)?;
     for root in 0..paths.len() {
         scanner.scan(root);
     }

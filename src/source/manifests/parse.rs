@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use shunt_core::model::Change;
 
-use crate::source::objects::{Encoded, Key, Kind, Names, convert};
+use crate::source::objects::{Encoded, Key, Kind, Names, convert_completed, raw};
 use crate::source::spanned_yaml::{self, Diagnostic, Document, FieldPath, Severity, SyntaxError};
 
 use super::kinds::{Recognised, recognise};
@@ -20,12 +20,14 @@ const MAX_PROBLEMS: usize = 100;
 const MAX_NAMED_KINDS: usize = 20;
 
 /// The context of all files.
-#[derive(Debug, Default)]
-pub struct Context {
+#[derive(Default)]
+pub struct Context<'a> {
     /// The name of the agent's Node; other Nodes are ignored.
     pub node_name: Arc<str>,
     /// The interned names of objects.
     pub names: Names,
+    /// Adds to each Service what its file leaves out.
+    pub complete: Option<&'a mut (dyn FnMut(&mut raw::Service) + Send)>,
 }
 
 /// The content of a file.
@@ -55,7 +57,7 @@ pub struct Object {
 pub fn parse(
     file: &Arc<Path>,
     bytes: &[u8],
-    context: &mut Context,
+    context: &mut Context<'_>,
 ) -> Result<Manifest, Box<Diagnostic>> {
     let syntax_error = |error: SyntaxError| {
         let reason = format!("not YAML or JSON, in column {}: {}", error.column, error.reason);
@@ -69,9 +71,9 @@ pub fn parse(
     Ok(reader.finish())
 }
 
-struct Reader<'a> {
+struct Reader<'a, 'b> {
     file: &'a Arc<Path>,
-    context: &'a mut Context,
+    context: &'a mut Context<'b>,
     manifest: Manifest,
     unlisted: usize,
 }
@@ -88,7 +90,7 @@ struct Head<'a> {
     items: Option<&'a RawValue>,
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     /// Parses a document, or an item of a list.
     fn document(&mut self, document: &Document<'_>, list: Option<Option<Kind>>) {
         let top = FieldPath::dotted;
@@ -140,7 +142,11 @@ impl Reader<'_> {
 
     fn object(&mut self, kind: Kind, document: &Document<'_>) {
         let object = Encoded::Json(document.json());
-        let converted = match convert(kind, &object, &mut self.context.names) {
+        let Context { names, complete, .. } = &mut *self.context;
+        let complete = |service: &mut raw::Service| {
+            complete.iter_mut().for_each(|complete| complete(service));
+        };
+        let converted = match convert_completed(kind, &object, names, complete) {
             Ok(converted) => converted,
             Err(reason) => {
                 let reason = format!("{reason} (the {kind} is left out)");

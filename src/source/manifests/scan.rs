@@ -12,7 +12,7 @@ use shunt_core::model::Change;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::collection::{Collection, FileId};
-use super::{Context, Error, Locations, parse};
+use super::{Context, Error, parse};
 
 /// The size limit of a file. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
@@ -23,7 +23,7 @@ const NOT_USED_LIMIT: usize = 50;
 /// A reader of files and directories into a collection. It logs each problem when it occurs.
 pub(super) struct Scanner {
     pub(super) roots: Vec<PathBuf>,
-    context: Context,
+    context: Context<'static>,
     pub(super) collection: Collection,
     not_used: BTreeSet<String>,
     /// The number of times that a file could not be read, or was no YAML or JSON.
@@ -34,18 +34,14 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// Checks that all paths exist. `-` is stdin, which ends.
-    pub(super) fn new(
-        roots: &[PathBuf],
-        node_name: &str,
-        locations: &Locations,
-    ) -> Result<Scanner, Error> {
+    pub(super) fn new(roots: &[PathBuf], node_name: &str) -> Result<Scanner, Error> {
         for path in roots.iter().filter(|path| !is_stdin(path)) {
             fs::metadata(path).map_err(|reason| Error::Path { path: path.clone(), reason })?;
         }
         Ok(Scanner {
             roots: roots.to_vec(),
             context: Context { node_name: node_name.into(), ..Context::default() },
-            collection: Collection::new(locations.clone()),
+            collection: Collection::default(),
             not_used: BTreeSet::new(),
             unusable: 0,
             root_problems: vec![None; roots.len()],

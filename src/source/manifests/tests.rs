@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use shunt_core::model::ObjectName;
 use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
@@ -200,30 +199,6 @@ fn the_last_of_several_definitions_counts() {
 }
 
 #[test]
-fn line_above_a_service_changes_its_location_only() {
-    let locations = Locations::default();
-    let mut collection = Collection::new(locations.clone());
-    let found = || {
-        let location = locations.of(&ObjectName::new("default", "s1"));
-        location.map(|found| (found.file.display().to_string(), found.line))
-    };
-    collection.set(id(1), manifest(&[(0, 1), (1, 2)]));
-    assert_eq!(collection.finish().0.len(), 2);
-    assert_eq!(found(), Some(("1.yaml".into(), 7)));
-    let text = format!("# a comment\n{}{}", service("s0", 1), service("s1", 2));
-    collection.set(id(1), read(text).unwrap());
-    assert_eq!(say(&collection.finish().0), [""; 0]);
-    assert_eq!(found(), Some(("1.yaml".into(), 8)));
-    collection.set(id(2), manifest(&[(1, 2)]));
-    assert_eq!(say(&collection.finish().0), [""; 0]);
-    assert_eq!(found(), Some(("2.yaml".into(), 2)));
-    collection.remove(&id(2));
-    collection.remove(&id(1));
-    collection.finish();
-    assert_eq!(found(), None);
-}
-
-#[test]
 fn a_service_that_becomes_headless_or_wrong_is_gone() {
     let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: s0}\nspec: {clusterIP: None}\n";
     let wrong = service("s0", 999);
@@ -247,7 +222,7 @@ impl Watched {
     fn new(prepare: impl FnOnce(&Path) -> PathBuf) -> Watched {
         let directory = tempfile::tempdir().unwrap();
         let path = prepare(directory.path());
-        let (watcher, stop) = Watcher::new(&[path], "node-1", &Locations::default()).unwrap();
+        let (watcher, stop) = Watcher::new(&[path], "node-1").unwrap();
         // The watcher goes on when a batch was taken, so that a test can hold it up.
         let (sender, batches) = sync_channel(0);
         std::thread::spawn(move || {
@@ -294,8 +269,7 @@ fn a_file_that_is_written_under_another_name_is_seen() {
 #[test]
 fn who_drops_the_stop_ends_the_watch() {
     let directory = tempfile::tempdir().unwrap();
-    let (watcher, stop) =
-        Watcher::new(&[directory.path().to_owned()], "node-1", &Locations::default()).unwrap();
+    let (watcher, stop) = Watcher::new(&[directory.path().to_owned()], "node-1").unwrap();
     let watch = std::thread::spawn(move || watcher.run(|_| ControlFlow::Continue(())));
     drop(stop);
     watch.join().unwrap().unwrap();
@@ -338,7 +312,7 @@ fn a_broken_file_keeps_what_it_said() {
     let write = |text: &str| fs::write(path("a.yaml"), text).unwrap();
     write(&service("a", 1));
     let roots = [directory.path().to_owned()];
-    let mut scanner = Scanner::new(&roots, "node-1", &Locations::default()).unwrap();
+    let mut scanner = Scanner::new(&roots, "node-1").unwrap();
     let mut scan = || {
         assert!(scanner.scan(0));
         let problems = |name| {
@@ -456,9 +430,9 @@ fn loading_once_and_from_several_paths() {
     fs::create_dir(path("d")).unwrap();
     fs::write(path("d/z.yaml"), service("a", 1)).unwrap();
     fs::write(path("single"), service("a", 2)).unwrap();
-    let changes = load(&[path("d"), path("single")], "node-1", &Locations::default()).unwrap();
+    let changes = load(&[path("d"), path("single")], "node-1").unwrap();
     assert_eq!(say(&changes), ["default/a 10.96.0.2", "synced"]);
-    let error = load(&[path("nothing")], "node-1", &Locations::default()).unwrap_err();
+    let error = load(&[path("nothing")], "node-1").unwrap_err();
     // With its causes, as it is printed.
     let error = format!("{:#}", anyhow::Error::from(error));
     assert!(error.starts_with("cannot read manifests from "), "{error}");

@@ -7,8 +7,8 @@ use std::time::Instant;
 use shunt_core::model::{Change, ChangeBatch};
 use tokio::sync::oneshot;
 
+use super::Error;
 use super::scan::{Scanner, is_manifest};
-use super::{Error, Locations};
 use crate::source::file_watch::{self, Paths, Todo};
 use crate::source::objects::Kind;
 
@@ -28,13 +28,9 @@ pub struct Stop {
 
 impl Watcher {
     /// Prepares a watcher for these files or directories, without a read. [`Watcher::run`] ends
-    /// when [`Stop`] is dropped. The watcher keeps `locations` up to date.
-    pub fn new(
-        paths: &[PathBuf],
-        node_name: &str,
-        locations: &Locations,
-    ) -> Result<(Watcher, Stop), Error> {
-        let scanner = Scanner::new(paths, node_name, locations)?;
+    /// when [`Stop`] is dropped.
+    pub fn new(paths: &[PathBuf], node_name: &str) -> Result<(Watcher, Stop), Error> {
+        let scanner = Scanner::new(paths, node_name)?;
         let paths = Paths::new(paths, is_manifest)?;
         let (held, stopped) = oneshot::channel();
         Ok((Watcher { scanner, paths, stopped }, Stop { _held: held }))

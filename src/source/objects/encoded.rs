@@ -5,7 +5,7 @@ use prost::bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Converted, Key, Kind, Names, endpoint_slice, node, service, service_cidr};
+use super::{Converted, Key, Kind, Names, endpoint_slice, node, raw, service, service_cidr};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, TypeError, typed};
 
 /// An encoded object of any kind.
@@ -79,8 +79,24 @@ impl Encoded<'_> {
 /// # Errors
 /// If it is not of the form of its kind, and has no valid metadata either.
 pub fn convert(kind: Kind, object: &Encoded<'_>, names: &mut Names) -> Result<Converted, String> {
+    convert_completed(kind, object, names, |_| ())
+}
+
+/// Converts an object. `complete` adds to a Service what its text leaves out.
+///
+/// # Errors
+/// As for [`convert`].
+pub fn convert_completed(
+    kind: Kind,
+    object: &Encoded<'_>,
+    names: &mut Names,
+    complete: impl FnOnce(&mut raw::Service),
+) -> Result<Converted, String> {
     let converted = match kind {
-        Kind::Service => object.decode().map(|it| service(&it, names)),
+        Kind::Service => object.decode().map(|mut it| {
+            complete(&mut it);
+            service(&it, names)
+        }),
         Kind::EndpointSlice => object.decode().map(|it| endpoint_slice(&it, names)),
         Kind::Node => object.decode().map(|it| node(&it, names)),
         Kind::ServiceCidr => object.decode().map(|it| service_cidr(&it, names)),

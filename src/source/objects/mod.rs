@@ -22,7 +22,7 @@ use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 pub use shunt_core::model::Kind;
 
-pub use encoded::{Encoded, Identity, convert};
+pub use encoded::{Encoded, Identity, convert, convert_completed};
 pub use names::Names;
 use node::node;
 use service::service;

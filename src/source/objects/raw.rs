@@ -52,8 +52,9 @@ struct Entry {
 /// A time. Go's zero time is the start of 1970 in protobuf.
 #[derive(Message)]
 pub struct Time {
+    /// The seconds since then.
     #[prost(int64, tag = "1")]
-    seconds: i64,
+    pub seconds: i64,
 }
 
 /// A Service of `v1`.

@@ -98,8 +98,8 @@ fn ignored(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<Ignore
     if first.is_empty() && spec.cluster_ip.is_empty() {
         findings.note(
             "spec.clusterIP",
-            "there is no ClusterIP, so nothing is programmed; only an API server allocates one, in \
-             a manifest write it",
+            "no ClusterIP, so nothing is programmed; only an API server allocates one: write it \
+             into the manifest",
         );
     }
     first.is_empty().then_some(Ignored::NoClusterIp)
@@ -117,7 +117,7 @@ fn service_type(text: &str) -> Result<Type, &'static str> {
         "ClusterIP" | "" => Ok(Type::ClusterIp),
         "NodePort" => Ok(Type::NodePort),
         "LoadBalancer" => Ok(Type::LoadBalancer),
-        _ => Err("not a type of Service; write ClusterIP, NodePort or LoadBalancer"),
+        _ => Err("not a Service type; write ClusterIP, NodePort or LoadBalancer"),
     }
 }
 
@@ -280,8 +280,8 @@ fn port(
         (0, Type::NodePort) => {
             findings.note(
                 at,
-                "there is no node port, so none is programmed; only an API server allocates one, \
-                 in a manifest write it",
+                "no node port, so none is programmed; only an API server allocates one: write it \
+                 into the manifest",
             );
             None
         }

@@ -17,9 +17,9 @@ const LABEL_LENGTH: usize = 63;
 pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
     let address = parse_ip(text)?;
     match special(address) {
-        Some(what) => Err(format!("{what}; it does not name a host that could be reached")),
+        Some(what) => Err(format!("{what}; other hosts cannot reach it")),
         None if is_link_local(address) => {
-            Err("a link-local address; it does not name a host beyond one link".into())
+            Err("a link-local address; hosts beyond its link cannot reach it".into())
         }
         None => Ok(address),
     }

@@ -168,15 +168,15 @@ fn missing_capability_fails() -> Result<()> {
         .output()?;
     let lines = CheckLines::read(&output)?;
     lines.has("capabilities", "OK", &["shunt needs no other"]);
-    lines.has("kernel-features", "OK", &["accepts all rules, for IPv4 and IPv6:"]);
+    lines.has("kernel-features", "OK", &["accepts all rules for IPv4 and IPv6:"]);
     Ok(())
 }
 
 #[test]
 fn namespace_of_a_pod_is_told_from_that_of_a_node() -> Result<()> {
     let lab = Topology::new()?;
-    check(&lab.pod1, &[])?.has("network-namespace", "WARN", &["looks like that of a pod"]);
-    check(&lab.node, &[])?.has("network-namespace", "OK", &["not the machine's first"]);
+    check(&lab.pod1, &[])?.has("network-namespace", "WARN", &["looks like a pod's"]);
+    check(&lab.node, &[])?.has("network-namespace", "OK", &["not the initial one"]);
     Ok(())
 }
 

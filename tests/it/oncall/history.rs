@@ -29,14 +29,14 @@ fn an_export_tells_what_the_rules_said_at_a_time() -> Result<()> {
     })?;
     let slices = http_slices("web", &[&world.lab.pod1]);
     world.manifests.write("web.yaml", format!("{service}{slices}"))?;
-    let has_changed = |history: &Value| history.to_string().contains(" left");
+    let has_changed = |history: &Value| history.to_string().contains(" removed");
     eventually("one left", || Ok(Some(history(&[])?).filter(has_changed).map(drop)))?;
     world.manifests.remove("web.yaml")?;
-    let is_gone = |history: &Value| history.to_string().contains("the Service left");
+    let is_gone = |history: &Value| history.to_string().contains("the Service is gone");
     let all = eventually("it left", || Ok(Some(history(&[])?).filter(is_gone)))?;
     let left = |all: &Value| -> Option<String> {
         let changes = all["changes"].as_array()?;
-        let left = changes.iter().find(|change| change["what"] == "10.244.0.12 left")?;
+        let left = changes.iter().find(|change| change["what"] == "10.244.0.12 removed")?;
         Some(left["at"].as_str()?.to_owned())
     };
     let left = left(&all).context("nobody left")?;
@@ -59,20 +59,8 @@ fn an_export_tells_what_the_rules_said_at_a_time() -> Result<()> {
     assert_eq!(used(&explain(&file, "default/web", &left)?), 2);
     assert_eq!(used(&explain(&file, "default/web", "0s")?), 0);
     let early = explain(&file, "default/web", "2020-01-01T00:00:00Z").unwrap_err().to_string();
-    assert!(early.contains("the history reaches back to"), "{early}");
+    assert!(early.contains("the history begins at"), "{early}");
 
-    // Names may be secrets; what happened is the same.
-    let anonymous = history(&["--anonymous"])?;
-    let text = anonymous.to_string();
-    assert!(
-        !text.contains("web") && !text.contains("default") && !text.contains("node-1"),
-        "{text}"
-    );
-    std::fs::write(&file, &text)?;
-    let name = anonymous["changes"]
-        .as_array()
-        .and_then(|all| all.iter().find_map(|change| change["service"].as_str()));
-    assert_eq!(used(&explain(&file, name.context("no name")?, &since)?), 4);
     std::fs::remove_file(&file)?;
     Ok(())
 }

@@ -14,9 +14,9 @@ use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::commands::args::Destination;
 use shunt::commands::explain::facts::Tracked;
-use shunt::commands::explain::{Client, Explanation, Facts, Subject, Verdict, Way, explain};
+use shunt::commands::explain::{Explanation, Facts, Subject, Verdict, explain, first_packet};
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
-use shunt_core::explain::Code;
+use shunt_core::explain::{Code, Walk, walk};
 use shunt_core::model::{
     Change, Dirty, EndpointSlice, Family, Kind, Node, ObjectName, Protocol, Store,
 };
@@ -104,7 +104,7 @@ fn agree(seed: u64) -> Result<BTreeMap<(Verdict, bool), usize>> {
         let questions: Vec<Question<'_>> =
             (0..PACKETS).filter_map(|_| objects.question(&mut random, &lab)).collect();
         let explanations = objects.explain(&lab, &questions)?;
-        let certain = |(explanation, _): &(Explanation, Way)| match may_be_foreign(explanation) {
+        let certain = |(explanation, _): &(Explanation, Walk)| match may_be_foreign(explanation) {
             true => Verdict::Unknown,
             false => explanation.verdict,
         };
@@ -117,7 +117,7 @@ fn agree(seed: u64) -> Result<BTreeMap<(Verdict, bool), usize>> {
                 format!(
                     "seed {seed}, cluster {cluster}, {damaged:?}: {} {} -> {}\n{fate:?}\n\
                      {explanation}\n{others}\n{:#?}\n{:#?}",
-                    question.host, question.source, question.to, way.walk, objects
+                    question.host, question.source, question.to, way, objects
                 )
             };
             check(question, explanation, way, fate).with_context(context)?;
@@ -133,18 +133,23 @@ fn may_be_foreign(explanation: &Explanation) -> bool {
     [Code::ForeignDrop, Code::ForeignDropPossible].into_iter().any(|code| explanation.has(code))
 }
 
-fn check(question: &Question<'_>, explanation: &Explanation, way: &Way, fate: &Fate) -> Result<()> {
+fn check(
+    question: &Question<'_>,
+    explanation: &Explanation,
+    way: &Walk,
+    fate: &Fate,
+) -> Result<()> {
     match explanation.verdict {
         Verdict::Delivered => {
             let (endpoint, source) = fate.received.context("delivered, but no endpoint got it")?;
-            let choices = way.walk.choices();
-            let place = choices
+            let choices = way.choices();
+            let choice = choices
                 .iter()
-                .position(|choice| {
+                .find(|choice| {
                     SocketAddr::new(choice.backend.address, choice.backend.port) == endpoint
                 })
                 .with_context(|| format!("{endpoint} is none of the endpoints"))?;
-            let masquerades = way.masquerades.get(place).copied().flatten();
+            let masquerades = choice.masquerade;
             // The node's own address may also be the one that it masquerades with.
             let shows = !question.host.ips().any(|ip| ip == source) || masquerades.is_none();
             ensure!(shows || question.host.name == "node-1", "not masqueraded: {masquerades:?}");
@@ -384,7 +389,7 @@ impl Objects {
         &self,
         lab: &Topology,
         questions: &[Question<'_>],
-    ) -> Result<Vec<(Explanation, Way)>> {
+    ) -> Result<Vec<(Explanation, Walk)>> {
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
         for change in self.changes.clone() {
             store.apply(change, &mut dirty);
@@ -399,18 +404,18 @@ impl Objects {
             for question in questions {
                 let family = Family::of(question.source);
                 let is_node = question.host.name == lab.node.name;
-                let client = Client::find(Some(question.source), question.to.ip())?;
                 let (address, port) = (question.to.ip(), question.to.port());
                 let protocol = Protocol::Udp.number();
-                let packet = client.packet(Destination { address, port, protocol });
-                ensure!(is_node == (packet.entry == shunt_core::explain::Entry::Node));
+                let to = Destination { address, port, protocol };
+                let packet = first_packet(Some(question.source), to)?;
+                ensure!(is_node == packet.from_node);
                 let tables = match tables.entry(family) {
                     std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
                     std::collections::hash_map::Entry::Vacant(place) => {
                         place.insert(KernelTables::open(&context, family)?)
                     }
                 };
-                let way = Way::of(&packet, tables)?;
+                let way = walk(&packet, tables)?;
                 let key: Option<FrontendKey> = None;
                 let mark = context.options.masquerade_mark();
                 let mut facts = Facts::gather(&packet, &way, key, mark, tables);

@@ -87,7 +87,7 @@ fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["figures", file] => write(Path::new("."), Path::new(file)),
         ["pictures", agent] => pictures::draw(Path::new(agent)),
-        _ => bail!("this is for `cargo xtask bench --docs` and `cargo xtask pictures`"),
+        _ => bail!("run this through `cargo xtask bench --docs` or `cargo xtask pictures`"),
     }
 }
 
@@ -100,7 +100,7 @@ fn write(root: &Path, file: &Path) -> Result<()> {
         Ok(figures) => figures,
         Err(_) => {
             let rows: Vec<Row> =
-                serde_json::from_str(&text).context("not what the benchmarks write")?;
+                serde_json::from_str(&text).context("not a file that the benchmarks wrote")?;
             ensure!(!rows.is_empty(), "{}: no section was measured", file.display());
             let mut figures: Figures =
                 serde_json::from_str(&fs::read_to_string(root.join(FIGURES))?)?;

@@ -54,7 +54,7 @@ pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     // Not as it is released: people wait for it.
     run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
     let agent = agent::built("debug")?;
-    let xtask = env::current_exe().context("cannot find the program that runs")?;
+    let xtask = env::current_exe().context("cannot find the running program")?;
     run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }
 
@@ -75,11 +75,11 @@ pub(crate) fn run(binary: &Path) -> Result<()> {
     spread(&mut page, &targets)
         .and_then(|()| removal(&mut page, &cluster, &targets))
         .and_then(|()| rules(&mut page, &cluster))
-        .with_context(|| format!("the demo broke off; the agent's log:\n{}", agent.log()))?;
+        .with_context(|| format!("the demo stopped early; the agent's log:\n{}", agent.log()))?;
     departure(&mut page, &targets, agent)?;
     println!("\n{}", page.style.green("Everything is as it should be."));
     let shunt = binary.strip_prefix(repository()).unwrap_or(binary).display();
-    println!("The cluster is gone with this process. To go on:");
+    println!("The cluster ends with this process. To continue:");
     for (what, why) in [
         (format!("{shunt} render --manifests {EXAMPLE}"), "all rules for this Service"),
         (format!("{shunt} check"), "what this machine lacks as a node"),
@@ -113,7 +113,7 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
         lost += sent.tally.lost();
         // Without a connection before the removal, its end would go unnoticed.
         let last = sent.last_opened.get(GONE);
-        let last = last.with_context(|| format!("{target} {GONE} is not reached before"))?;
+        let last = last.with_context(|| format!("{target} no connection reached {GONE} before"))?;
         slowest = slowest.max(last.saturating_duration_since(removed));
     }
     let late = format!("{} later, no client reaches {GONE} any more", milliseconds(slowest));
@@ -167,7 +167,7 @@ fn rules(page: &mut Page, cluster: &Cluster) -> Result<()> {
     let rules = cluster.node().output("nft", &["list", "table", "ip", "shunt"])?;
     for (block, text) in WAY {
         let lines = excerpt(&rules, block, text);
-        ensure!(!lines.is_empty(), "{block} does not have {text}");
+        ensure!(!lines.is_empty(), "{block} does not contain {text}");
         for (number, line) in lines.iter().enumerate() {
             let name = if number == 0 { block } else { "" };
             page.line(format!("{name:<21}{}", page.style.cyan(line)));

@@ -26,7 +26,7 @@ impl Page {
 
     /// Says what ought to be so, if it is so.
     pub(super) fn claim(&self, holds: bool, claim: impl Display) -> Result<()> {
-        ensure!(holds, "the demo shows a fault. This does not hold: {claim}");
+        ensure!(holds, "the demo found a fault; this is not true: {claim}");
         let mark = if self.style.is_rich() { self.style.green("✓") } else { "ok:".into() };
         println!("   {mark} {claim}");
         Ok(())

@@ -11,7 +11,7 @@ pub(super) fn check(budget: &str, rooms: &BTreeMap<String, usize>) -> Result<Vec
     let over = rooms.iter().filter_map(|(room, has)| match budget.get(room) {
         Some(most) if has <= most => None,
         Some(most) => Some(format!(
-            "{room} has {has} tokens, {most} are its budget: remove something, or raise it in \
+            "{room} has {has} tokens, its budget is {most}: remove something, or raise it in \
              budget.toml with a decision that says what a user gets for it"
         )),
         None => Some(format!("{room} has {has} tokens and no budget: add it to budget.toml")),

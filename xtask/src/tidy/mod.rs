@@ -50,7 +50,7 @@ pub(crate) fn tracked_files() -> Result<Vec<String>> {
         "--others",
         "--exclude-standard",
     ]))
-    .context("cannot tell which files belong to the repository")?;
+    .context("cannot list the files of the repository")?;
     let files: Vec<String> =
         listed.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect();
     if files.is_empty() {

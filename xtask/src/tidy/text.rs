@@ -44,7 +44,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     let lines = text.lines().count();
     if LIMITED.iter().any(|folder| path.starts_with(folder)) && lines > LONGEST_FILE {
         violations.push(format!(
-            "{path}: {lines} lines; {LONGEST_FILE} is the limit: split it by subject"
+            "{path}: {lines} lines, the limit is {LONGEST_FILE}: split it by subject"
         ));
     }
     for (number, line) in (1..).zip(text.lines()) {
@@ -54,10 +54,10 @@ pub(super) fn check(path: &str, text: &str) -> Vec<String> {
         }
         let is_product = path.starts_with("src/") || path.starts_with("crates/");
         if is_product && NETLINK_FAMILY.iter().any(|name| line.contains(name)) {
-            object("netlink sockets are those of crates/nfnetlink/src/socket.rs".to_owned());
+            object("only crates/nfnetlink/src/socket.rs opens netlink sockets".to_owned());
         }
         if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
-            object(format!("`{place}` is a folder of one machine; use a relative path"));
+            object(format!("`{place}` exists only on some machines; use a relative path"));
         }
         if names_other_repository(line, REPOSITORY) {
             object(format!("the repository is {REPOSITORY}, as Cargo.toml says"));

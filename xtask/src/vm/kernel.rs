@@ -88,7 +88,7 @@ impl Kernel {
         let Some(line) = LINES.iter().find(|line| line.0 == wanted) else {
             let folder = fs::canonicalize(wanted).with_context(|| {
                 format!(
-                    "{wanted} is no folder, and the lines are {}",
+                    "{wanted} is not a folder, nor one of {}",
                     LINES.map(|line| line.0).join(", ")
                 )
             })?;
@@ -107,7 +107,7 @@ impl Kernel {
                 let last =
                     last.filter(|name| name.starts_with(line.4)).max_by_key(|it| numbers(it));
                 let Some(last) = last else { return Err(error) };
-                println!("kernel {wanted}: {last}, which was fetched before: {error:#}");
+                println!("kernel {wanted}: using {last}, fetched earlier: {error:#}");
                 last
             }
         };

@@ -311,13 +311,13 @@ fn boot_machine(
     let (passed, mut wrongs) = judge(&lines, &names, arguments.filter.is_some());
     match status.code() {
         Some(0) => {}
-        Some(124) => wrongs.push(format!("it had not ended after {} s", arguments.limit)),
+        Some(124) => wrongs.push(format!("it did not end within {} s", arguments.limit)),
         _ => wrongs.push(format!("QEMU failed ({status}), see qemu.log")),
     }
     let console = fs::read(folder.join("console.log"))?;
     let console = String::from_utf8_lossy(&console).into_owned();
     let alarming = console.lines().filter(|line| ALARMS.iter().any(|alarm| line.contains(alarm)));
-    wrongs.extend(alarming.take(3).map(|line| format!("its kernel says {}", line.trim())));
+    wrongs.extend(alarming.take(3).map(|line| format!("its kernel reports {}", line.trim())));
     Ok((passed, wrongs))
 }
 
@@ -380,7 +380,9 @@ fn common(results: &Path) -> Result<PathBuf> {
     let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
         let found = programs.iter().find(|program| program.0 == name);
-        found.map(|program| program.1.clone()).with_context(|| format!("cargo has built no {name}"))
+        found
+            .map(|program| program.1.clone())
+            .with_context(|| format!("cargo has not built {name}"))
     };
     // The tests know the agent by the path of their own build.
     let agent = program(&tests, "shunt")?;
@@ -391,7 +393,7 @@ fn common(results: &Path) -> Result<PathBuf> {
         (agent.display().to_string(), agent::build()?),
     ];
     for name in PROGRAMS {
-        let path = find(name).with_context(|| format!("there is no `{name}` here"))?;
+        let path = find(name).with_context(|| format!("`{name}` not found"))?;
         files.push((format!("/usr/bin/{name}"), path));
     }
     let root = results.join("root");

@@ -69,9 +69,11 @@ impl NotUsed {
             NotUsed::OtherZone => "its topology hints name other zones",
             NotUsed::OtherNode => "its topology hints name other nodes",
             NotUsed::NotLocal => "on another node, and the policy is Local",
-            NotUsed::OtherFamily => "an address of the other family",
-            NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
-            NotUsed::Drained => "drained: the annotation of its EndpointSlice sets the weight to 0",
+            NotUsed::OtherFamily => "its address is of the other IP family",
+            NotUsed::PortMissing => {
+                "its EndpointSlice has no port with the Service port's name and protocol"
+            }
+            NotUsed::Drained => "drained: an annotation sets the weight of its EndpointSlice to 0",
         }
     }
 }
@@ -79,7 +81,7 @@ impl NotUsed {
 /// Returns the choices among the backends of a pool, which have equal probabilities.
 pub(super) fn choices_of(pool: &[Backend]) -> Vec<Choice> {
     let probability = 1.0 / f64::from(u32::try_from(pool.len()).unwrap_or(u32::MAX).max(1));
-    pool.iter().map(|backend| Choice { backend: *backend, probability }).collect()
+    pool.iter().map(|backend| Choice::of(*backend, probability)).collect()
 }
 
 /// Lists the endpoints in all EndpointSlices of the Service: used ones first, then by address.

@@ -46,23 +46,23 @@ macro_rules! codes {
 codes! {
     /// The Service port has no endpoint at all.
     NoEndpoints = "no-endpoints",
-    /// The Service port has endpoints, of which none is ready.
+    /// The Service port has endpoints, but none is ready.
     EndpointsNotReady = "endpoints-not-ready",
-    /// All endpoints that are ready have the weight 0.
+    /// All ready endpoints have the weight 0.
     EndpointsDrained = "endpoints-drained",
-    /// The EndpointSlices list addresses of the other family only.
+    /// The EndpointSlices list only addresses of the other family.
     EndpointsOtherFamily = "endpoints-other-family",
     /// The policy is Local, and no endpoint is on this node.
     NoLocalEndpoints = "no-local-endpoints",
     /// `loadBalancerSourceRanges` do not contain the source.
     SourceNotAllowed = "source-not-allowed",
-    /// The Service has the address, but not the port or protocol.
+    /// The Service owns the address, but not the port or protocol.
     PortNotInService = "port-not-in-service",
     /// The address is in `spec.externalIPs`, which a feature gate turns off.
     ExternalIpsIgnored = "external-ips-ignored",
-    /// The address is in a ServiceCIDR, but no Service has it.
+    /// The address is in a ServiceCIDR, but belongs to no Service.
     AddressWithoutService = "address-without-service",
-    /// Another Service has the frontend.
+    /// Another Service owns the frontend.
     ClaimedByOtherService = "claimed-by-other-service",
     /// The kernel refuses the frontend.
     Quarantined = "quarantined",
@@ -82,7 +82,7 @@ codes! {
     IgnoredInvalid = "ignored-invalid",
     /// The Service has no ClusterIP, or none of the family.
     NoClusterIp = "no-cluster-ip",
-    /// No Service has the name.
+    /// No Service has this name.
     NoSuchService = "no-such-service",
     /// The EndpointSlices have other port names than the Service port.
     WrongPortName = "wrong-port-name",
@@ -96,9 +96,9 @@ codes! {
     NodePortTaken = "node-port-taken",
     /// The agent's proxy serves the node port on a loopback address.
     LoopbackProxy = "loopback-proxy",
-    /// Another process has the node port on a loopback address.
+    /// Another process holds the node port on a loopback address.
     LoopbackPortTaken = "loopback-port-taken",
-    /// The protocol is none of a service port, such as ICMP.
+    /// The protocol is not TCP, UDP or SCTP.
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.
     EndpointNotAnswering = "endpoint-not-answering",
@@ -114,13 +114,13 @@ codes! {
     ForeignDropPossible = "foreign-drop-possible",
     /// A chain of another program may translate the packet before shunt's chains.
     ForeignTranslationPossible = "foreign-translation-possible",
-    /// Another program translated the probe to an address that is no endpoint.
+    /// Another program translated the probe to an address that is not an endpoint.
     ForeignTranslation = "foreign-translation",
     /// Another program excludes the packet from connection tracking and translation.
     Untracked = "untracked",
     /// A chain of another program drops the packet.
     ForeignDrop = "foreign-drop",
-    /// A pod reaches itself, and nothing masquerades it.
+    /// A pod reaches itself, and nothing masquerades the connection.
     HairpinWithoutMasquerade = "hairpin-without-masquerade",
     /// A result depends on something unknown.
     Assumed = "assumed",

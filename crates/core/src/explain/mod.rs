@@ -17,6 +17,4 @@ pub use planned::Planned;
 pub use reasons::{
     Policy, Reasons, Target, lost_claims, node_port_addresses, reasons, why_ignored,
 };
-pub use walk::{
-    Choice, End, Entry, Line, Lookup, Masquerade, Match, Packet, Tables, Walk, masquerade, walk,
-};
+pub use walk::{Choice, End, Line, Masquerade, Match, Packet, Tables, Walk, walk};

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 
 use crate::model::Family;
 use crate::plan::{
-    ChainName, Desired, FrontendKey, Key, Pools, Rule, Set, SetMember, Value, base_chains,
-    on_demand_chain,
+    ChainName, Desired, FrontendKey, Key, Pools, Rule, Set, SetMember, SourceRange, Value,
+    base_chains, on_demand_chain,
 };
 
-use super::walk::{Line, Lookup, Match, Tables};
+use super::walk::{Line, Match, Tables};
 
 /// The tables of a family as planned. `affinity` is empty: rules fill it.
 #[derive(Debug)]
@@ -28,41 +28,29 @@ impl<'a> Planned<'a> {
         Planned { desired, chains: chains.map(|chain| (chain.name, chain.rules)).collect() }
     }
 
-    fn one(&self, set: Set, key: Lookup) -> Option<Match> {
+    fn one(&self, set: Set, key: Key) -> Option<Match> {
         match key {
-            Lookup::Frontend(key) => {
-                let frontend = self.desired.frontend(key)?;
-                let mut decisions = frontend.decisions(key);
-                let wanted = Key::Frontend(key);
-                let found = decisions.find(|one| one.set == set && one.key == wanted)?;
+            Key::Frontend(frontend) => {
+                let planned = self.desired.frontend(frontend)?;
+                let mut decisions = planned.decisions(frontend);
+                let found = decisions.find(|one| one.set == set && one.key == key)?;
                 Some(found.value.map_or(Match::Member, Match::Value))
             }
-            Lookup::Slot(key, index) => {
+            Key::Pool(frontend, index) => {
                 let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set)?;
-                let pool = self.pool(key, pools)?;
-                let slot = usize::try_from(index).ok()?;
-                Some(Match::Value(Value::Backend(*pool.get(slot)?)))
+                let pool = self.desired.frontend(frontend)?.pool(frontend, pools);
+                Some(Match::Value(Value::Backend(*pool.get(index as usize)?)))
             }
-            Lookup::Source(key, source) => {
-                let sources = self.desired.frontend(key)?.sources.as_ref()?;
+            Key::Source(frontend, SourceRange { first: source, .. }) => {
+                let sources = self.desired.frontend(frontend)?.sources.as_ref()?;
                 let inside = sources.iter().any(|it| (it.first..=it.last).contains(&source));
                 inside.then_some(Match::Member)
             }
-            Lookup::Client(..) => None,
-            Lookup::Address(address) => self.member(set, address),
-            Lookup::Pair(source, destination) => {
-                self.member(set, source).filter(|_| source == destination)
+            Key::Address(address) | Key::Hairpin(address) => {
+                let member = SetMember { set, address };
+                self.desired.has_member(member).then_some(Match::Member)
             }
         }
-    }
-
-    fn pool(&self, key: FrontendKey, pools: Pools) -> Option<&[crate::model::Backend]> {
-        Some(self.desired.frontend(key)?.pool(key, pools))
-    }
-
-    fn member(&self, set: Set, address: IpAddr) -> Option<Match> {
-        let has = self.desired.has_member(SetMember { set, address });
-        has.then_some(Match::Member)
     }
 }
 
@@ -77,8 +65,16 @@ impl Tables for Planned<'_> {
         Ok(rules.map(|rules| rules.into_iter().map(Line::Rule).collect()))
     }
 
-    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Infallible> {
+    fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Infallible> {
         Ok(keys.iter().map(|key| self.one(set, *key)).collect())
+    }
+
+    fn last_backend(
+        &mut self,
+        _: IpAddr,
+        _: FrontendKey,
+    ) -> Result<Option<crate::model::Backend>, Infallible> {
+        Ok(None)
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Infallible> {

@@ -1,5 +1,7 @@
 //! The reasons in the objects for what becomes of a packet.
 
+use std::sync::Arc;
+
 use crate::model::{
     Balancing, Family, Ignored, ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
@@ -10,7 +12,7 @@ use crate::plan::{
 
 use super::endpoints::{EndpointView, NotUsed, choices_of, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{Choice, End, Entry, Packet, Walk};
+use super::walk::{Choice, End, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Target {
     pub key: FrontendKey,
     /// The kind.
     pub kind: FrontendKind,
+    /// The service port as `namespace/name:port`.
+    pub label: Arc<str>,
     /// The Service that owns the frontend.
     pub service: ObjectName,
     /// The service port.
@@ -71,6 +75,7 @@ pub(super) fn target(
     let target = Target {
         key,
         kind,
+        label: frontend.label.clone(),
         service: service.name.clone(),
         port: port.clone(),
         policy,
@@ -79,17 +84,6 @@ pub(super) fn target(
     };
     let endpoints = endpoints(store, &target, locality, choices);
     Some((target, endpoints))
-}
-
-impl Target {
-    /// Returns the service port as `namespace/name:port`.
-    #[must_use]
-    pub fn label(&self) -> String {
-        match &*self.port.name {
-            "" => self.service.to_string(),
-            port => format!("{}:{port}", self.service),
-        }
-    }
 }
 
 /// The reasons for the end of a packet's way.
@@ -143,8 +137,8 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     let claims = desired.conflicts().filter(|conflict| conflict.frontend == key);
     findings.extend(claims.map(|conflict| {
         let text = format!(
-            "Service {} also claims {key} and does not get it: {}",
-            conflict.loser, conflict.reason
+            "Service {} also claims {key}, which belongs to Service {}: {}",
+            conflict.loser, conflict.winner, conflict.reason
         );
         Finding::new(Code::ClaimedByOtherService, text)
     }));
@@ -161,7 +155,7 @@ fn proxied(
     let family = packet.family();
     let is_there = context.options.loopback_node_ports.has(family)
         && packet.destination == LoopbackNodePorts::address(family)
-        && packet.entry == Entry::Node;
+        && packet.from_node;
     let key = packet.node_port_key()?;
     if !is_there || key.protocol() != Protocol::Tcp {
         return None;
@@ -236,7 +230,7 @@ fn policy_of(service: &Service, kind: FrontendKind) -> Policy {
 fn not_allowed(service: Option<&Service>, target: &Target, packet: &Packet) -> Option<Finding> {
     let ranges: Vec<String> = service?.source_ranges.iter().map(ToString::to_string).collect();
     let text = format!(
-        "{} may not use {}: spec.loadBalancerSourceRanges of Service {} are {}",
+        "{} may not use {}: spec.loadBalancerSourceRanges of Service {} allows only {}",
         packet.source,
         target.key,
         target.service,
@@ -264,7 +258,7 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) ->
 
 /// Finds out why a service port has no endpoint.
 pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView]) -> Finding {
-    let label = target.label();
+    let label = &target.label;
     let all = |why: &[NotUsed]| {
         !views.is_empty() && views.iter().all(|view| view.why.is_some_and(|it| why.contains(&it)))
     };
@@ -278,9 +272,9 @@ pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView
                  (does spec.selector match any pod?)",
                 service
             ),
-            count => format!(
-                "Service port {label} has no endpoint: {count} EndpointSlices of Service {} are \
-                 empty (does spec.selector match any pod with an address?)",
+            _ => format!(
+                "Service port {label} has no endpoint: the EndpointSlices of Service {} are empty \
+                 (does spec.selector match any pod with an address?)",
                 service
             ),
         };
@@ -288,8 +282,8 @@ pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView
     }
     if all(&[NotUsed::OtherFamily]) {
         let text = format!(
-            "Service port {label} has no {family} endpoint: its EndpointSlices have addresses of \
-             the other family only"
+            "Service port {label} has no {family} endpoint: its EndpointSlices contain only \
+             addresses of the other family"
         );
         return Finding::new(Code::EndpointsOtherFamily, text);
     }
@@ -305,7 +299,7 @@ pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView
         let listed = if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
         if of_family().any(same_name) {
             let text = format!(
-                "Service port {label} is {}, and its EndpointSlices have {listed}: the protocols \
+                "Service port {label} uses {}, but its EndpointSlices have {listed}: the protocols \
                  differ",
                 target.port.protocol
             );
@@ -313,7 +307,7 @@ pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView
         }
         let text = format!(
             "no port of the EndpointSlices has the name \"{}\" of Service port {label}: they have \
-             {listed}; does its targetPort name a port of the pods?",
+             {listed}; does targetPort name a port of the pods?",
             target.port.name
         );
         return Finding::new(Code::WrongPortName, text);
@@ -321,14 +315,15 @@ pub(super) fn no_endpoints(store: &Store, target: &Target, views: &[EndpointView
     let unready = views.iter().filter(|view| view.why.is_some_and(is_unready)).count();
     if let drained @ 1.. = views.iter().filter(|view| view.why == Some(NotUsed::Drained)).count() {
         let text = format!(
-            "no endpoint of Service port {label} takes new connections: {drained} have the weight 0 \
-             by an annotation of their EndpointSlices, {unready} are not ready or terminating"
+            "no endpoint of Service port {label} takes new connections: {drained} drained (an \
+             annotation sets the weight of their EndpointSlice to 0), {unready} not ready or \
+             terminating"
         );
         return Finding::new(Code::EndpointsDrained, text);
     }
     let text = format!(
-        "no endpoint of Service port {label} is ready ({unready} are not ready or terminating): \
-         see the readiness probes of the pods"
+        "no endpoint of Service port {label} is ready ({unready} not ready or terminating): check \
+         the readiness probes of the pods"
     );
     Finding::new(Code::EndpointsNotReady, text)
 }
@@ -355,8 +350,8 @@ fn without_frontend(
         });
         if is_service {
             let text = format!(
-                "Services have ports of TCP, UDP and SCTP only: IP protocol {} to {address}, such as \
-                 a ping, reaches no endpoint; test a port",
+                "Services forward only TCP, UDP and SCTP: IP protocol {} to {address}, such as a \
+                 ping, reaches no endpoint; test a port",
                 packet.protocol
             );
             findings.push(Finding::new(Code::NotAServiceProtocol, text));
@@ -382,7 +377,7 @@ fn without_frontend(
                 .map(|port| format!("{}/{}", port.port, port.protocol))
                 .collect();
             let text = format!(
-                "Service {} has {address}, but not port {}/{}; it has {}",
+                "Service {} owns {address}, but has no port {}/{}; its ports are {}",
                 service.name,
                 packet.port,
                 key.protocol(),
@@ -391,7 +386,7 @@ fn without_frontend(
             findings.push(Finding::new(Code::PortNotInService, text));
         } else if has(&service.external_ips) {
             let text = format!(
-                "{address} is in spec.externalIPs of Service {}, and featureGates: \
+                "{address} is in spec.externalIPs of Service {}, but featureGates: \
                  {{AllowServiceExternalIPs: false}} turns externalIPs off",
                 service.name
             );
@@ -423,8 +418,8 @@ fn without_frontend(
     }
     if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
         let text = format!(
-            "no Service has {address}, although a ServiceCIDR contains it (headless Services \
-             and those of another proxy do not count)"
+            "{address} is in a ServiceCIDR, but belongs to no Service (headless Services and \
+             Services of another proxy do not count)"
         );
         findings.push(Finding::new(Code::AddressWithoutService, text));
     }
@@ -449,17 +444,17 @@ pub fn node_port_addresses(context: &NodeContext, family: Family) -> String {
     match context.node_port_addresses(family) {
         _ if context.interface_addresses.is_empty() => {
             format!(
-                "the node's addresses are unknown, as the manifests contain no Node {}",
+                "the node's addresses are unknown: the manifests contain no Node {}",
                 context.node_name
             )
         }
         None => "node ports are on every other address".to_owned(),
         Some(addresses) if addresses.is_empty() => {
-            format!("nodePortAddresses select no {family} address")
+            format!("nodePortAddresses selects no {family} address")
         }
         Some(addresses) => {
             let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            format!("nodePortAddresses select {}", all.join(", "))
+            format!("nodePortAddresses selects {}", all.join(", "))
         }
     }
 }
@@ -471,7 +466,7 @@ pub fn why_ignored(name: &ObjectName, store: &Store) -> Option<Finding> {
         return None;
     }
     let Some(reason) = store.ignored().get(name) else {
-        let text = format!("there is no Service {name}: see kubectl get services -A");
+        let text = format!("Service {name} not found: `kubectl get services -A` lists all");
         return Some(Finding::new(Code::NoSuchService, text));
     };
     Some(match reason {
@@ -479,12 +474,12 @@ pub fn why_ignored(name: &ObjectName, store: &Store) -> Option<Finding> {
             Code::IgnoredHeadless,
             format!(
                 "Service {name} is headless (spec.clusterIP is None): clients get the addresses of \
-                 its endpoints from the DNS, and no proxy is involved"
+                 its endpoints from DNS, and no proxy is involved"
             ),
         ),
         Ignored::ExternalName => Finding::new(
             Code::IgnoredExternalName,
-            format!("Service {name} is an ExternalName: an alias in the DNS, without an address"),
+            format!("Service {name} is an ExternalName: an alias in DNS, without an address"),
         ),
         Ignored::OtherProxy(proxy, _) => Finding::new(
             Code::IgnoredOtherProxy,
@@ -509,7 +504,7 @@ pub fn lost_claims(name: &ObjectName, desired: &Desired) -> Vec<Finding> {
     let lost = desired.conflicts().filter(|conflict| conflict.loser == *name);
     lost.map(|conflict| {
         let text = format!(
-            "Service {name} does not get {}: it belongs to Service {}: {}",
+            "Service {name} does not get {}, which belongs to Service {}: {}",
             conflict.frontend, conflict.winner, conflict.reason
         );
         Finding::new(Code::ClaimedByOtherService, text)

@@ -6,11 +6,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use crate::model::{Backend, Balancing, Family, Protocol};
-use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value, hash_index};
+use crate::plan::{
+    ChainName, FrontendKey, Is, Key, Pools, Rule, Set, SourceRange, Statement, Value, hash_index,
+};
 
 /// The first packet of a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Packet {
     /// The source address.
     pub source: IpAddr,
@@ -20,17 +25,10 @@ pub struct Packet {
     pub protocol: u8,
     /// The destination port.
     pub port: u16,
-    /// Where the packet enters the rules.
-    pub entry: Entry,
-}
-
-/// Where a packet enters the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
-    /// The node itself sends the packet.
-    Node,
-    /// The packet arrives on this interface; `None` if its name is unknown.
-    Interface(Option<Arc<str>>),
+    /// The interface on which it arrives; `None` if the node sends it, or if that is unknown.
+    pub interface: Option<Arc<str>>,
+    /// True if the node itself sends it.
+    pub from_node: bool,
 }
 
 impl Packet {
@@ -54,23 +52,6 @@ impl Packet {
     pub fn family(&self) -> Family {
         Family::of(self.destination)
     }
-}
-
-/// A key to look up in a set or map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lookup {
-    /// A frontend.
-    Frontend(FrontendKey),
-    /// A slot in the pool of a frontend.
-    Slot(FrontendKey, u32),
-    /// A source, and the frontend that it connects to.
-    Source(FrontendKey, IpAddr),
-    /// A client of a frontend with session affinity.
-    Client(IpAddr, FrontendKey),
-    /// An address.
-    Address(IpAddr),
-    /// A source and a destination.
-    Pair(IpAddr, IpAddr),
 }
 
 /// An element that a lookup has found.
@@ -104,11 +85,21 @@ pub trait Tables {
     /// If the chain cannot be read.
     fn rules(&mut self, chain: ChainName) -> Result<Option<Vec<Line>>, Self::Error>;
 
-    /// Looks keys up in a set or map.
+    /// Looks keys up in a set or map. A range of sources is a single one.
     ///
     /// # Errors
     /// If the set cannot be read.
-    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Self::Error>;
+    fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Self::Error>;
+
+    /// Returns the last backend of a client of a frontend with session affinity.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn last_backend(
+        &mut self,
+        client: IpAddr,
+        key: FrontendKey,
+    ) -> Result<Option<Backend>, Self::Error>;
 
     /// Returns true if the address is one of the node's own, loopback included.
     ///
@@ -136,6 +127,29 @@ impl Walk {
         match &self.end {
             End::Translated { choices, .. } => choices,
             _ => &[],
+        }
+    }
+
+    /// Returns true if both lead to the same outcome with the same probabilities. A client's last
+    /// backend is as good as a random choice that contains it. The kernel may masquerade a pod that
+    /// reaches itself because another Service, which the plan of this one lacks, has the pod.
+    #[must_use]
+    pub fn agrees_with(&self, planned: &Walk) -> bool {
+        use End::{Dropped, Rejected, Translated, Untouched};
+        match (&self.end, &planned.end) {
+            (Translated { choices, pools, lost, .. }, Translated { choices: wanted, .. }) => {
+                let is_planned = |choice: &Choice| {
+                    wanted.iter().any(|it| {
+                        it.backend == choice.backend
+                            && (choice.masquerade == Some(Masquerade::Hairpin)
+                                || choice.masquerade == it.masquerade)
+                    })
+                };
+                let same_number = pools.is_none() || choices.len() == wanted.len();
+                *lost == 0.0 && same_number && choices.iter().all(is_planned)
+            }
+            (Rejected(_), Rejected(_)) | (Dropped(_), Dropped(_)) | (Untouched, Untouched) => true,
+            _ => false,
         }
     }
 }
@@ -175,6 +189,16 @@ pub struct Choice {
     pub backend: Backend,
     /// The probability, from 0 to 1.
     pub probability: f64,
+    /// Why the kernel masquerades the connection behind routing; `None` if it does not.
+    pub masquerade: Option<Masquerade>,
+}
+
+impl Choice {
+    /// Returns a choice that is not masqueraded.
+    #[must_use]
+    pub fn of(backend: Backend, probability: f64) -> Choice {
+        Choice { backend, probability, masquerade: None }
+    }
 }
 
 /// Why the kernel masquerades a connection.
@@ -209,14 +233,16 @@ impl Masquerade {
 /// How deep chains may call each other (`NFT_JUMP_STACK_SIZE` of `net/netfilter/nf_tables.h`).
 const MAX_DEPTH: usize = 16;
 
-/// Follows a packet through the chains before routing.
+/// Follows a packet through the chains before routing, and behind it for each backend. If other
+/// transactions change the kernel's tables meanwhile, the way may differ from the plan; the caller
+/// looks again then.
 ///
 /// # Errors
 /// The error of `tables`.
 pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error> {
-    let base = match packet.entry {
-        Entry::Node => ChainName::NatOutput,
-        Entry::Interface(_) => ChainName::NatPrerouting,
+    let base = match packet.from_node {
+        true => ChainName::NatOutput,
+        false => ChainName::NatPrerouting,
     };
     let mut walker = Walker::new(packet, tables);
     let end = match walker.chain(base, 0)? {
@@ -225,28 +251,28 @@ pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error
         Flow::NoChain => End::NoTable,
     };
     let Walker { partly, marked, assumes_interface, .. } = walker;
-    let end = match partly {
+    let mut end = match partly {
         Some(Partly { pools, frontend, choices, lost }) if !choices.is_empty() => {
             End::Translated { choices, pools: Some(pools), frontend, lost }
         }
         _ => end,
     };
+    if let End::Translated { choices, .. } = &mut end {
+        for choice in choices {
+            choice.masquerade = masquerade(packet, choice.backend, marked, tables)?;
+        }
+    }
     Ok(Walk { end, marked, assumes_interface })
 }
 
-/// Returns why the kernel masquerades a translated connection behind routing, for one backend;
-/// `None` if it does not. `marked` is the result of [`walk`].
-///
-/// # Errors
-/// The error of `tables`.
-pub fn masquerade<T: Tables>(
+fn masquerade<T: Tables>(
     packet: &Packet,
     backend: Backend,
     marked: Option<Masquerade>,
     tables: &mut T,
 ) -> Result<Option<Masquerade>, T::Error> {
     // What arrives for the node itself is never routed on.
-    if packet.entry != Entry::Node && tables.is_local(backend.address)? {
+    if !packet.from_node && tables.is_local(backend.address)? {
         return Ok(None);
     }
     let packet = &Packet { destination: backend.address, port: backend.port, ..packet.clone() };
@@ -425,10 +451,10 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     fn arrives_on(&mut self, matches: impl Fn(&str) -> bool) -> bool {
-        match &self.packet.entry {
-            Entry::Node => matches(""),
-            Entry::Interface(Some(name)) => matches(name),
-            Entry::Interface(None) => {
+        match &self.packet.interface {
+            Some(name) => matches(name),
+            None if self.packet.from_node => matches(""),
+            None => {
                 self.assumes_interface = true;
                 false
             }
@@ -436,25 +462,29 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     /// Returns the key of the packet in a set without slots.
-    fn key(&self, set: Set) -> Option<Lookup> {
+    fn key(&self, set: Set) -> Option<Key> {
         let packet = self.packet;
         Some(match set {
             Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
-                Lookup::Address(packet.destination)
+                Key::Address(packet.destination)
             }
             Set::ServiceIps
             | Set::MasqueradeServices
             | Set::ShortCircuit
             | Set::RestrictedVips
-            | Set::AffinityServices => Lookup::Frontend(packet.address_key()?),
+            | Set::AffinityServices => Key::Frontend(packet.address_key()?),
             Set::ServiceNodeports
             | Set::MasqueradeNodeports
             | Set::ShortCircuitNodeports
-            | Set::AffinityNodeports => Lookup::Frontend(packet.node_port_key()?),
-            Set::AllowedSources => Lookup::Source(packet.address_key()?, packet.source),
-            Set::Affinity => Lookup::Client(packet.source, packet.address_key()?),
-            Set::Hairpin => Lookup::Pair(packet.source, packet.destination),
-            Set::Endpoints
+            | Set::AffinityNodeports => Key::Frontend(packet.node_port_key()?),
+            Set::AllowedSources => {
+                let (first, last) = (packet.source, packet.source);
+                Key::Source(packet.address_key()?, SourceRange { first, last })
+            }
+            Set::Hairpin if packet.source == packet.destination => Key::Hairpin(packet.source),
+            Set::Hairpin
+            | Set::Affinity
+            | Set::Endpoints
             | Set::NodeportEndpoints
             | Set::ShortCircuitEndpoints
             | Set::ShortCircuitNodeportEndpoints => return None,
@@ -467,13 +497,10 @@ impl<T: Tables> Walker<'_, T> {
     }
 
     fn last_backend(&mut self) -> Result<Step, T::Error> {
-        let found = self.look_up(Set::Affinity)?;
-        let (Some(Match::Value(Value::Backend(backend))), Some(frontend)) =
-            (found, self.packet.address_key())
-        else {
-            return Ok(Step::NextRule);
-        };
-        let choices = vec![Choice { backend, probability: 1.0 }];
+        let Some(frontend) = self.packet.address_key() else { return Ok(Step::NextRule) };
+        let found = self.tables.last_backend(self.packet.source, frontend)?;
+        let Some(backend) = found else { return Ok(Step::NextRule) };
+        let choices = vec![Choice::of(backend, 1.0)];
         let end = End::Translated { choices, pools: None, frontend, lost: 0.0 };
         Ok(Step::Leave(Flow::End(end)))
     }
@@ -495,7 +522,7 @@ impl<T: Tables> Walker<'_, T> {
             }
         };
         let count = u32::try_from(indexes.len()).unwrap_or(count);
-        let keys: Vec<Lookup> = indexes.map(|index| Lookup::Slot(frontend, index)).collect();
+        let keys: Vec<Key> = indexes.map(|index| Key::Pool(frontend, index)).collect();
         let found = self.tables.find(set, &keys)?;
         // The second rule of a balancer takes what the first one has missed.
         let mut partly = self.partly.take().unwrap_or(Partly {
@@ -530,6 +557,6 @@ fn add(choices: &mut Vec<Choice>, backend: Backend, probability: f64) {
     // The second rule of a balancer finds the backend of the first slot, which is the first choice.
     match choices.first_mut().filter(|choice| choice.backend == backend) {
         Some(choice) => choice.probability += probability,
-        None => choices.push(Choice { backend, probability }),
+        None => choices.push(Choice::of(backend, probability)),
     }
 }

@@ -63,17 +63,16 @@ impl ConflictReason {
 }
 
 impl fmt::Display for ConflictReason {
-    /// Writes a clause that follows the name of the winner.
+    /// Writes why the winner gets the frontend.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConflictReason::Kind { winner, loser } => {
                 write!(f, "{winner}s always take precedence over {loser}s")
             }
-            ConflictReason::Age => f.write_str("that Service is older"),
-            ConflictReason::Name => f.write_str(
-                "both Services are equally old, and its name sorts \
-                                                 first",
-            ),
+            ConflictReason::Age => f.write_str("the older Service wins"),
+            ConflictReason::Name => {
+                f.write_str("both Services are equally old, and the first one by name wins")
+            }
         }
     }
 }

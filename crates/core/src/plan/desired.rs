@@ -26,7 +26,7 @@ pub struct Desired {
     oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
     unserved: Unserved,
-    /// The changes of the plan, unsorted.
+    /// The changes of the plan.
     touched: PlanDelta,
     pub(super) flows: Flows,
     /// The ports of the proxy on loopback addresses that may have changed.
@@ -192,7 +192,7 @@ impl Desired {
         let count = self.members.entry(member).or_insert(0);
         *count += 1;
         if *count == 1 {
-            self.touched.members.push(member);
+            self.touched.members.insert(member);
         }
     }
 
@@ -201,7 +201,7 @@ impl Desired {
             *count -= 1;
             if *count == 0 {
                 self.members.swap_remove(&member);
-                self.touched.members.push(member);
+                self.touched.members.insert(member);
             }
         }
     }
@@ -282,9 +282,7 @@ impl Desired {
 
     /// Takes the changes of the plan since the last call.
     pub fn take_delta(&mut self) -> PlanDelta {
-        let mut delta = std::mem::take(&mut self.touched);
-        delta.sort();
-        delta
+        std::mem::take(&mut self.touched)
     }
 
     /// Returns a delta with the whole plan, for a comparison with a kernel in unknown state.
@@ -292,7 +290,8 @@ impl Desired {
     pub fn everything(&self) -> PlanDelta {
         let plans = self.plans.values();
         let frontends = plans.flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
-        PlanDelta::new(frontends.collect(), self.members.keys().copied().collect(), true)
+        let members = self.members.keys().copied();
+        PlanDelta { frontends: frontends.collect(), members: members.collect(), chains: true }
     }
 }
 

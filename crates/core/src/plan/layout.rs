@@ -145,54 +145,61 @@ impl Pools {
     }
 }
 
+use Field::{Destination, Index, Port, Protocol, Source};
+
+const ADDRESS: &[Field] = &[Destination];
+const FRONTEND: &[Field] = &[Destination, Protocol, Port];
+const NODE_PORT: &[Field] = &[Protocol, Port];
+const SLOT: &[Field] = &[Destination, Protocol, Port, Index];
+const NODE_PORT_SLOT: &[Field] = &[Protocol, Port, Index];
+const VERDICT: Option<SetValue> = Some(SetValue::Verdict);
+const BACKEND: Option<SetValue> = Some(SetValue::Backend);
+
+/// The sets and maps in the order of [`Set`]: name, fields of the key, type of the values.
+const SETS: [(Set, &str, &[Field], Option<SetValue>); 19] = [
+    (Set::ClusterIps, "cluster-ips", ADDRESS, None),
+    (Set::ExternalIps, "external-ips", ADDRESS, None),
+    (Set::NodeportIps, "nodeport-ips", ADDRESS, None),
+    (Set::ServiceIps, "service-ips", FRONTEND, VERDICT),
+    (Set::ServiceNodeports, "service-nodeports", NODE_PORT, VERDICT),
+    (Set::Endpoints, "endpoints", SLOT, BACKEND),
+    (Set::NodeportEndpoints, "nodeport-endpoints", NODE_PORT_SLOT, BACKEND),
+    (Set::MasqueradeServices, "masquerade-services", FRONTEND, None),
+    (Set::MasqueradeNodeports, "masquerade-nodeports", NODE_PORT, None),
+    (Set::ShortCircuit, "short-circuit", FRONTEND, VERDICT),
+    (Set::ShortCircuitNodeports, "short-circuit-nodeports", NODE_PORT, VERDICT),
+    (Set::ShortCircuitEndpoints, "short-circuit-endpoints", SLOT, BACKEND),
+    (
+        Set::ShortCircuitNodeportEndpoints,
+        "short-circuit-nodeport-endpoints",
+        NODE_PORT_SLOT,
+        BACKEND,
+    ),
+    (Set::RestrictedVips, "restricted-vips", FRONTEND, None),
+    (Set::AllowedSources, "allowed-sources", &[Destination, Protocol, Port, Source], None),
+    (Set::AffinityServices, "affinity-services", FRONTEND, VERDICT),
+    (Set::AffinityNodeports, "affinity-nodeports", NODE_PORT, VERDICT),
+    (Set::Affinity, "affinity", &[Source, Destination, Protocol, Port], BACKEND),
+    (Set::Hairpin, "hairpin", &[Source, Destination], None),
+];
+
 impl Set {
     /// All sets and maps, in the order of [`Set`].
-    pub const ALL: [Set; 19] = [
-        Set::ClusterIps,
-        Set::ExternalIps,
-        Set::NodeportIps,
-        Set::ServiceIps,
-        Set::ServiceNodeports,
-        Set::Endpoints,
-        Set::NodeportEndpoints,
-        Set::MasqueradeServices,
-        Set::MasqueradeNodeports,
-        Set::ShortCircuit,
-        Set::ShortCircuitNodeports,
-        Set::ShortCircuitEndpoints,
-        Set::ShortCircuitNodeportEndpoints,
-        Set::RestrictedVips,
-        Set::AllowedSources,
-        Set::AffinityServices,
-        Set::AffinityNodeports,
-        Set::Affinity,
-        Set::Hairpin,
-    ];
+    pub const ALL: [Set; 19] = {
+        let mut all = [Set::Hairpin; 19];
+        let mut place = 0;
+        while place < all.len() {
+            all[place] = SETS[place].0;
+            assert!(all[place] as usize == place, "the order of Set");
+            place += 1;
+        }
+        all
+    };
 
     /// Returns the name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Set::ClusterIps => "cluster-ips",
-            Set::ExternalIps => "external-ips",
-            Set::NodeportIps => "nodeport-ips",
-            Set::ServiceIps => "service-ips",
-            Set::ServiceNodeports => "service-nodeports",
-            Set::Endpoints => "endpoints",
-            Set::NodeportEndpoints => "nodeport-endpoints",
-            Set::MasqueradeServices => "masquerade-services",
-            Set::MasqueradeNodeports => "masquerade-nodeports",
-            Set::ShortCircuit => "short-circuit",
-            Set::ShortCircuitNodeports => "short-circuit-nodeports",
-            Set::ShortCircuitEndpoints => "short-circuit-endpoints",
-            Set::ShortCircuitNodeportEndpoints => "short-circuit-nodeport-endpoints",
-            Set::RestrictedVips => "restricted-vips",
-            Set::AllowedSources => "allowed-sources",
-            Set::AffinityServices => "affinity-services",
-            Set::AffinityNodeports => "affinity-nodeports",
-            Set::Affinity => "affinity",
-            Set::Hairpin => "hairpin",
-        }
+        SETS[self as usize].1
     }
 
     /// Returns the set of that name; `None` if shunt has no such set.
@@ -204,50 +211,13 @@ impl Set {
     /// Returns the fields of the key, in the order of the concatenation.
     #[must_use]
     pub fn key(self) -> &'static [Field] {
-        use Field::{Destination, Index, Port, Protocol, Source};
-        match self {
-            Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => &[Destination],
-            Set::ServiceIps
-            | Set::MasqueradeServices
-            | Set::ShortCircuit
-            | Set::RestrictedVips
-            | Set::AffinityServices => &[Destination, Protocol, Port],
-            Set::ServiceNodeports
-            | Set::MasqueradeNodeports
-            | Set::ShortCircuitNodeports
-            | Set::AffinityNodeports => &[Protocol, Port],
-            Set::Endpoints | Set::ShortCircuitEndpoints => &[Destination, Protocol, Port, Index],
-            Set::NodeportEndpoints | Set::ShortCircuitNodeportEndpoints => &[Protocol, Port, Index],
-            Set::AllowedSources => &[Destination, Protocol, Port, Source],
-            Set::Affinity => &[Source, Destination, Protocol, Port],
-            Set::Hairpin => &[Source, Destination],
-        }
+        SETS[self as usize].2
     }
 
     /// Returns the type of the values of a map; `None` for a set.
     #[must_use]
     pub fn value(self) -> Option<SetValue> {
-        match self {
-            Set::ServiceIps
-            | Set::ServiceNodeports
-            | Set::ShortCircuit
-            | Set::ShortCircuitNodeports
-            | Set::AffinityServices
-            | Set::AffinityNodeports => Some(SetValue::Verdict),
-            Set::Endpoints
-            | Set::NodeportEndpoints
-            | Set::ShortCircuitEndpoints
-            | Set::ShortCircuitNodeportEndpoints
-            | Set::Affinity => Some(SetValue::Backend),
-            Set::ClusterIps
-            | Set::ExternalIps
-            | Set::NodeportIps
-            | Set::MasqueradeServices
-            | Set::MasqueradeNodeports
-            | Set::RestrictedVips
-            | Set::AllowedSources
-            | Set::Hairpin => None,
-        }
+        SETS[self as usize].3
     }
 
     /// Returns true if the elements count packets: the first packet of every connection to a

@@ -8,9 +8,8 @@ use super::uapi::{
     CTA_FILTER, CTA_FILTER_F_CTA_IP_DST, CTA_FILTER_F_CTA_PROTO_DST_PORT,
     CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS, CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC,
     CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT,
-    CTA_PROTOINFO, CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE, CTA_PROTOINFO_TCP,
-    CTA_PROTOINFO_TCP_STATE, CTA_STATUS, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
-    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE,
+    CTA_STATUS, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, CTA_TUPLE_ZONE,
+    CTA_ZONE,
 };
 
 /// One direction of a flow, with the addresses at the hook where connection tracking first sees its
@@ -34,8 +33,6 @@ pub struct Connection {
     /// The direction of the replies: their source is the address that NAT redirected the client to,
     /// their destination the address that NAT gave the client.
     pub reply: Tuple,
-    /// The state of the protocol; `None` for protocols without states, such as UDP.
-    pub state: Option<ProtocolState>,
     /// The status bits.
     pub status: Status,
     /// The zone; 0 is the default one. A virtual switch or a rule (`ct zone set`) puts entries into
@@ -64,33 +61,6 @@ impl Status {
     }
 }
 
-/// The state of a tracked connection in its protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProtocolState {
-    /// The state of a TCP connection (`enum tcp_conntrack`).
-    Tcp(u8),
-    /// The state of an SCTP association (`enum sctp_conntrack`).
-    Sctp(u8),
-}
-
-impl ProtocolState {
-    /// A TCP connection of which the kernel has only seen SYNs of the client.
-    pub const SYN_SENT: ProtocolState = ProtocolState::Tcp(1);
-    /// A TCP connection after its handshake.
-    pub const ESTABLISHED: ProtocolState = ProtocolState::Tcp(3);
-}
-
-impl ProtocolState {
-    fn parse(attrs: &Attrs<'_>) -> Option<ProtocolState> {
-        let info = attrs.find(CTA_PROTOINFO)?.children();
-        let state =
-            |protocol, kind| info.find(protocol)?.children().find(kind)?.payload.first().copied();
-        state(CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE).map(ProtocolState::Tcp).or_else(|| {
-            state(CTA_PROTOINFO_SCTP, CTA_PROTOINFO_SCTP_STATE).map(ProtocolState::Sctp)
-        })
-    }
-}
-
 impl Connection {
     /// Decodes an entry. Returns `None` if it is malformed or its protocol has no ports.
     #[must_use]
@@ -105,7 +75,6 @@ impl Connection {
             protocol,
             original: original_tuple,
             reply: parse_tuple(&reply)?.1,
-            state: ProtocolState::parse(attrs),
             status: Status(attrs.be32(CTA_STATUS).unwrap_or(0)),
             zone: zone.unwrap_or(0),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,

@@ -5,7 +5,7 @@ mod uapi;
 
 use nix::errno::Errno;
 
-pub use connection::{Connection, Destination, ProtocolState, Status, Tuple, Usage};
+pub use connection::{Connection, Destination, Status, Tuple, Usage};
 
 use crate::message::put_netfilter_header;
 use crate::socket::{Bus, Request, Socket};

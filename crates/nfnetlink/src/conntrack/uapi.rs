@@ -10,15 +10,9 @@ pub(super) const IPCTNL_MSG_CT_GET_STATS: u16 = 5;
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
 pub(super) const CTA_STATUS: u16 = 3;
-pub(super) const CTA_PROTOINFO: u16 = 4;
 pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
-
-pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
-pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-pub(super) const CTA_PROTOINFO_SCTP: u16 = 3;
-pub(super) const CTA_PROTOINFO_SCTP_STATE: u16 = 1;
 
 pub(super) const CTA_TUPLE_IP: u16 = 1;
 pub(super) const CTA_TUPLE_PROTO: u16 = 2;

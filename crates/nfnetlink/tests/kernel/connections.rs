@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result};
 use nfnetlink::Family;
-use nfnetlink::conntrack::{Connection, Conntrack, Destination, ProtocolState, Status, Tuple};
+use nfnetlink::conntrack::{Connection, Conntrack, Destination, Status, Tuple};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, socket,
@@ -70,7 +70,7 @@ fn connection_is_found_by_its_first_packet() -> Result<()> {
             let one_way = get(UDP, client, frontend)?.context("no entry")?;
             assert_eq!(one_way.original.destination.to_string(), frontend);
             assert_eq!(one_way.reply.source.to_string(), backend);
-            assert_eq!((one_way.state, one_way.zone), (None, 0));
+            assert_eq!(one_way.zone, 0);
             assert!(one_way.is_unanswered(), "{one_way:?}");
             assert!(one_way.status.has(Status::DST_NAT), "{one_way:?}");
 
@@ -95,7 +95,7 @@ fn unanswered_syn_is_seen_as_such() -> Result<()> {
         let own: SockaddrStorage = getsockname(client.as_raw_fd())?;
         let own = SocketAddr::V4((*own.as_sockaddr_in().context("no address")?).into());
         let entry = get(TCP, own, "192.0.2.77:80")?.context("no entry")?;
-        assert_eq!(entry.state, Some(ProtocolState::SYN_SENT));
+        assert!(entry.is_unanswered());
         assert!(!entry.status.has(Status::ASSURED));
         assert_eq!(get(TCP, own, "192.0.2.77:81")?, None);
         Ok(())

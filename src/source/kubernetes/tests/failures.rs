@@ -163,5 +163,5 @@ async fn a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time() {
     let log = Log::collect();
     let requests = follow(300, "list 2; 1000*end").await.0.requests("services").len();
     assert!((10..40).contains(&requests), "{requests} requests in five minutes");
-    assert_eq!(log.lines("ends the watch").len(), 1);
+    assert_eq!(log.lines("ended the watch").len(), 1);
 }

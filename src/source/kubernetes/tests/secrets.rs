@@ -151,19 +151,23 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
     let access = Access { kubeconfig: Some(path.clone()), ..Access::default() };
     for (field, value, words) in [
         ("token", "12", "kubeconfig:17: users[0].user.token: must be text, not a number"),
-        ("tokenFile", "/nowhere/token", "the file /nowhere/token cannot be read: No such file"),
-        ("tokenFile", "nowhere", ":17: users[0].user.tokenFile: the file that this field names"),
+        ("tokenFile", "/nowhere/token", "cannot read the file /nowhere/token: No such file"),
+        (
+            "tokenFile",
+            "nowhere",
+            ":17: users[0].user.tokenFile: cannot read the file that this field",
+        ),
         ("client-key-data", "'*'", ":18: users[0].user.client-key-data: is not valid base64"),
         ("client-certificate-data", "eA==", "users[0].user.client-key: missing"),
         (
             "certificate-authority-data",
             "eA==",
-            "certificate-authority-data: holds no certificate of an authority in PEM",
+            "certificate-authority-data: holds no CA certificate in PEM",
         ),
         (
             "certificate-authority",
             "kubeconfig",
-            "cluster.certificate-authority: holds no certificate",
+            "cluster.certificate-authority: holds no CA certificate",
         ),
         ("exec", "{}", "users[0].user.exec: shunt starts no programs"),
         ("proxy-url", "/", "clusters[0].cluster.proxy-url: is not a URL such as http://proxy:3128"),
