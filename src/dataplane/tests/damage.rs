@@ -177,6 +177,8 @@ fn damage_just_before_a_takeover_is_repaired() {
     world.pass(2 * SECOND);
     assert_eq!(world.listing().elements, before);
     assert!(world.snapshot().is_owner);
+    // It listens a while for who has done that.
+    world.pass(20 * SECOND);
     assert_eq!(world.next_wake(), None, "nobody else can modify the tables any more");
 }
 
