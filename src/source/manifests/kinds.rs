@@ -63,7 +63,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
         if distinctive || neighbours(api_version).is_some() {
             let expected = kind.versions()[0];
             return Recognised::Mistake(format!(
-                "{kind} objects are read as {expected} only; write apiVersion: {expected}"
+                "shunt reads {kind} objects only as {expected}; write apiVersion: {expected}"
             ));
         }
         return Recognised::NotUsed;

@@ -148,7 +148,7 @@ impl<'a> Evaluation<'a> {
                 let truth = xt::matches(extension, view, state);
                 if truth == Truth::Unknown {
                     self.doubt(format_args!(
-                        "whether the match {name} of iptables applies is not known"
+                        "whether the iptables match {name} applies is not known"
                     ));
                     self.earlier(state.mark_doubt.as_ref().filter(|_| name == "mark"));
                 }
