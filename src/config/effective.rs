@@ -212,9 +212,9 @@ fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
 }
 
 fn node_name(full: &Configuration, check: &mut Check<'_>) -> String {
-    let written = full.text("hostnameOverride");
-    let name = written.unwrap_or_default().trim().to_lowercase();
-    if let Some(written) = written.filter(|_| name.is_empty()) {
+    let written = full.text("hostnameOverride").unwrap_or_default();
+    let name = written.trim().to_lowercase();
+    if name.is_empty() && !written.is_empty() {
         check.error("hostnameOverride", written, "blank; write the name of the Node");
     }
     name

@@ -11,7 +11,7 @@ use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, Set};
 
 use super::{Outcome, Packet, Reply, Report, StepReport, Target};
-use crate::dataplane::{frontend_element, table_family};
+use crate::dataplane::{frontend_comment, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
@@ -127,8 +127,8 @@ impl Words {
             FrontendKey::NodePort(self.family, protocol, to.port())
         };
         // An element that is gone by now is not shown.
-        let element = frontend_element(&mut self.socket, set, key).ok()??;
-        let comment = element.comment.or_else(|| self.service_of(key))?;
+        let comment = frontend_comment(&mut self.socket, set, key).ok()??;
+        let comment = comment.or_else(|| self.service_of(key))?;
         Some(format!("{} {comment}", set.name()))
     }
 
@@ -138,7 +138,7 @@ impl Words {
             FrontendKey::Address(..) => Set::ServiceIps,
             FrontendKey::NodePort(..) => Set::ServiceNodeports,
         };
-        frontend_element(&mut self.socket, set, key).ok()??.comment
+        frontend_comment(&mut self.socket, set, key).ok()??
     }
 
     /// Writes the report about a packet.
