@@ -119,16 +119,3 @@ fn read_chains(
     }
     Ok(chains)
 }
-
-/// Returns the element of a frontend in one of shunt's maps, as the kernel has it.
-///
-/// # Errors
-/// If the kernel does not answer.
-pub fn frontend_element(
-    socket: &mut Socket,
-    set: Set,
-    key: FrontendKey,
-) -> Result<Option<Element>, Error> {
-    let key_bytes = encode_key(Key::Frontend(key));
-    Ok(look_up(socket, key.family(), set, &[key_bytes])?.pop().flatten())
-}

@@ -50,7 +50,7 @@ pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
 pub use event::Event;
-pub use lookups::{KernelTables, frontend_element};
+pub use lookups::KernelTables;
 pub(crate) use ownership::has_ipv6;
 pub use ownership::{Ownership, has_owned_tables};
 pub use probe::{MissingFeature, features, missing_features};
