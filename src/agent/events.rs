@@ -43,8 +43,8 @@ pub(super) fn oversized(service: &ObjectName) -> Notice {
 /// Returns the Event for a frontend that the kernel refuses.
 pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
     let note = format!(
-        "the kernel refuses {}{}; on this node it stays as it was, everything else is \
-         programmed; {WHAT_TO_DO}: {}",
+        "the kernel refuses {}{}; on this node its previous state stays in effect, everything else \
+         is programmed; {WHAT_TO_DO}: {}",
         quarantined.what,
         more(others),
         quarantined.reason

@@ -17,7 +17,7 @@ pub(crate) fn explain(error: nft::Error) -> anyhow::Error {
              {source}"
         ),
         owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
-        other => anyhow!("unexpected answer of nf_tables: {other}"),
+        other => anyhow!("unexpected answer from nf_tables: {other}"),
     }
 }
 

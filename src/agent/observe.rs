@@ -288,8 +288,8 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
 pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses this frontend{}; it stays as it was, everything else is programmed; \
-         {next}: {}",
+        "the kernel refuses this frontend{}; its previous state stays in effect, everything else \
+         is programmed; {next}: {}",
         more(others),
         quarantined.reason
     );

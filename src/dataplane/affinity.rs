@@ -302,7 +302,6 @@ pub(super) fn kept(
     kernel: &mut dyn Kernel,
     family: Family,
     desired: &Desired,
-    narrowed: &BTreeSet<FrontendKey>,
 ) -> Result<Elements, Error> {
     let mut kept = Elements::new();
     let wanted = set_type(family, Set::Affinity);
@@ -313,7 +312,8 @@ pub(super) fn kept(
     let pools = |key| desired.frontend(key).and_then(pools_with_affinity);
     let mut seen = BTreeSet::new();
     list(kernel, family, Set::Affinity, &mut |element| {
-        let Some(age) = element.age.filter(|_| is_kept(family, pools, narrowed, &element)) else {
+        let none = BTreeSet::new();
+        let Some(age) = element.age.filter(|_| is_kept(family, pools, &none, &element)) else {
             return;
         };
         // While others commit, the kernel can list an element twice.

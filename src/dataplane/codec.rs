@@ -6,8 +6,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use foldhash::HashMap;
-use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, Verdict};
+use nfnetlink::nft::{
+    Counter, DumpedElement, ElementData, Elements, SetData, SetField, SetType, TableFamily, TypeOf,
+    Verdict,
+};
 use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
     AFFINITY_SIZE, ChainName, Element, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
@@ -109,38 +111,27 @@ pub(super) fn encode_backend(backend: Backend) -> Bytes {
     bytes
 }
 
-/// Encodes an element and calls `then` with its key, the end of its range, its value and its comment.
-pub(super) fn encoded<R>(
-    element: &Element<'_>,
-    chain_names: &mut ChainNames,
-    then: impl FnOnce(&[u8], Option<&[u8]>, Option<ElementData<'_>>, Option<&str>) -> R,
-) -> R {
+/// Adds an element, whose counter starts with these numbers.
+pub(super) fn push(element: &Element<'_>, counter: Option<Counter>, to: &mut Elements) {
     let (key, end) = (encode_key(element.key), encode_key_end(element.key));
-    let end = end.as_ref().map(Bytes::as_slice);
-    let backend;
+    let (key, end) = (key.as_slice(), end.as_ref().map(Bytes::as_slice));
+    let chain: String;
+    let backend: Bytes;
     let data = match &element.value {
         None => None,
         Some(Value::Drop) => Some(ElementData::Verdict(Verdict::Drop)),
-        Some(Value::Goto(chain)) => {
-            Some(ElementData::Verdict(Verdict::Goto(chain_names.name(*chain))))
+        Some(Value::Goto(name)) => {
+            chain = name.to_string();
+            Some(ElementData::Verdict(Verdict::Goto(chain.as_str())))
         }
         Some(Value::Backend(value)) => {
             backend = encode_backend(*value);
             Some(ElementData::Value(backend.as_slice()))
         }
     };
-    then(key.as_slice(), end, data, element.comment)
-}
-
-/// A cache of the names of chains.
-#[derive(Debug, Default)]
-pub(super) struct ChainNames {
-    names: HashMap<ChainName, String>,
-}
-
-impl ChainNames {
-    fn name(&mut self, chain: ChainName) -> &str {
-        self.names.entry(chain).or_insert_with(|| chain.to_string())
+    match counter {
+        None => to.push_range(key, end, data, element.comment),
+        Some(counter) => to.push_counted(key, data, element.comment, counter),
     }
 }
 
@@ -252,6 +243,20 @@ pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[Front
         FrontendKey::Address(address, protocol, port),
         FrontendKey::NodePort(family, protocol, port),
     ])
+}
+
+/// Decodes an element of one of shunt's sets. Returns `None` for one that shunt would not write.
+pub(super) fn decode<'a>(
+    family: Family,
+    set: Set,
+    element: &DumpedElement<'a>,
+) -> Option<Element<'a>> {
+    let value = match element.data {
+        Some(data) => Some(decode_value(family, data)?),
+        None => None,
+    };
+    let key = decode_key(family, set, element.key, element.key_end)?;
+    Some(Element { set, key, value, comment: element.comment })
 }
 
 /// Decodes the value of a map element. Returns `None` for a value that shunt would not write.

@@ -6,10 +6,9 @@
 //! and the new elements start at these numbers. Connections between the reading and the commit are
 //! not counted.
 
-use foldhash::HashMap;
 use nfnetlink::nft::{Counter, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{Element, Key, Set};
+use shunt_core::plan::{Element, Set};
 
 use super::codec::{Bytes, encode_key};
 use super::listing::look_up;
@@ -21,67 +20,38 @@ pub(super) struct Continued<'a> {
     pub(super) absorbs: Option<Set>,
 }
 
-impl Continued<'_> {
-    fn maps(&self) -> impl Iterator<Item = Set> {
-        [self.element.set].into_iter().chain(self.absorbs)
-    }
-}
-
-/// The counters of elements in the kernel, by key and map.
-#[derive(Debug, Default)]
-pub(super) struct Counters(HashMap<(Key, Set), Counter>);
-
-impl Counters {
-    /// Reads the counters that these elements continue. Leaves out elements of other service ports.
-    /// A failure must not prevent the transaction: then counters start at zero.
-    pub(super) fn read(kernel: &mut dyn Kernel, all: &[Continued<'_>]) -> Counters {
-        let mut counters = Counters::default();
-        for family in Family::ALL {
-            for set in Set::ALL.into_iter().filter(|set| set.counts()) {
-                let of_family = all.iter().filter(|it| it.element.key.family() == family);
-                let wanted = of_family.filter(|it| it.maps().any(|map| map == set));
-                let wanted: Vec<&Element<'_>> = wanted.map(|it| &it.element).collect();
-                if !wanted.is_empty() {
-                    counters.read_set(kernel, family, set, &wanted);
-                }
+/// Reads the counters that these elements continue, without those of other service ports. A failure
+/// must not prevent the transaction: then counters start at zero.
+pub(super) fn read(kernel: &mut dyn Kernel, all: &[Continued<'_>]) -> Vec<Counter> {
+    let mut sums = vec![Counter::default(); all.len()];
+    for family in Family::ALL {
+        for set in Set::ALL.into_iter().filter(|set| set.counts()) {
+            let is_wanted = |Continued { element, absorbs }: &Continued<'_>| {
+                let is_in_map = element.set == set || *absorbs == Some(set);
+                is_in_map && element.key.family() == family
+            };
+            let wanted = all.iter().zip(&mut sums).filter(|(it, _)| is_wanted(it));
+            let mut wanted: Vec<_> = wanted.map(|(it, sum)| (&it.element, sum)).collect();
+            if wanted.is_empty() {
+                continue;
             }
-        }
-        counters
-    }
-
-    fn read_set(
-        &mut self,
-        kernel: &mut dyn Kernel,
-        family: Family,
-        set: Set,
-        wanted: &[&Element<'_>],
-    ) {
-        let keys: Vec<Bytes> = wanted.iter().map(|it| encode_key(it.key)).collect();
-        let found = match look_up(kernel, family, set, &keys) {
-            Ok(found) => found,
-            Err(error) => {
+            let keys: Vec<Bytes> = wanted.iter().map(|(it, _)| encode_key(it.key)).collect();
+            let read = look_up(kernel, family, set, &keys, &mut |place, found| {
+                if let (Some((element, sum)), Some(counter)) =
+                    (wanted.get_mut(place), found.counter)
+                    && found.comment == element.comment
+                {
+                    sum.packets = sum.packets.saturating_add(counter.packets);
+                    sum.bytes = sum.bytes.saturating_add(counter.bytes);
+                }
+            });
+            if let Err(error) = read {
                 tracing::debug!(
                     %family, map = set.name(), %error,
                     "cannot read the counters of changed frontends, which start at zero"
                 );
-                return;
-            }
-        };
-        for (wanted, found) in wanted.iter().zip(found) {
-            let found = found.filter(|it| it.comment.as_deref() == wanted.comment);
-            if let Some(counter) = found.and_then(|found| found.counter) {
-                self.0.insert((wanted.key, set), counter);
             }
         }
     }
-
-    /// Returns the number at which the counter of an element starts; `None` for zero.
-    pub(super) fn start_of(&self, continued: &Continued<'_>) -> Option<Counter> {
-        let of = continued.maps().filter_map(|map| self.0.get(&(continued.element.key, map)));
-        let sum = of.fold(Counter::default(), |sum, counter| Counter {
-            packets: sum.packets.saturating_add(counter.packets),
-            bytes: sum.bytes.saturating_add(counter.bytes),
-        });
-        (sum.packets > 0).then_some(sum)
-    }
+    sums
 }

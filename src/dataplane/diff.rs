@@ -9,8 +9,8 @@ use shunt_core::plan::{
 };
 
 use super::capacity::Counts;
-use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, encoded, table_family};
-use super::counters::{Continued, Counters};
+use super::codec::{Bytes, encode_key, encode_key_end, push, table_family};
+use super::counters::{self, Continued};
 use super::quarantine::{Quarantine, Suspect};
 use super::record::{KernelRecord, TableState};
 use super::slots::Slotted;
@@ -54,7 +54,6 @@ pub(super) struct Delta {
     pub(super) stale: Stale,
     frontends: Vec<(FrontendKey, Option<Slotted>)>,
     members: Vec<(SetMember, bool)>,
-    names: ChainNames,
 }
 
 impl Delta {
@@ -75,7 +74,6 @@ impl Delta {
             stale: Stale::default(),
             frontends: Vec::new(),
             members: Vec::new(),
-            names: ChainNames::default(),
         }
     }
 
@@ -209,9 +207,8 @@ impl Delta {
             Some(Continued { element, absorbs })
         });
         let continued: Vec<Continued<'_>> = continued.collect();
-        let counters = Counters::read(kernel, &continued);
-        for continued in &continued {
-            self.add(&continued.element, counters.start_of(continued));
+        for (continued, sum) in continued.iter().zip(counters::read(kernel, &continued)) {
+            self.add(&continued.element, Some(sum).filter(|sum| sum.packets > 0));
         }
         drop(continued);
         self.frontends = frontends;
@@ -235,10 +232,7 @@ impl Delta {
 
     fn add(&mut self, element: &Element<'_>, counter: Option<Counter>) {
         let target = &mut self.additions[element.key.family() as usize][element.set as usize];
-        encoded(element, &mut self.names, |key, end, data, comment| match counter {
-            None => target.push_range(key, end, data, comment),
-            Some(counter) => target.push_counted(key, data, comment, counter),
-        });
+        push(element, counter, target);
     }
 
     fn delete(&mut self, element: &Element<'_>) {

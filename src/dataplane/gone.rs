@@ -122,26 +122,27 @@ pub(super) struct GoneDelta {
     pub(super) chains: Vec<Chain>,
     /// Whether set and chains must exist; `None` for no change.
     exist: Option<bool>,
-    added: Elements,
-    deleted: Elements,
+    /// The numbers of added and deleted elements.
+    pub(super) counts: (usize, usize),
     /// The endpoints of the record after the commit; `None` without a change.
     after: Option<BTreeMap<Backend, Instant>>,
 }
 
 impl GoneDelta {
-    /// Compares the desired endpoints with the record of a table. A transaction that creates the
-    /// table writes them in any case.
-    pub(super) fn between(
-        table: &Table,
+    /// Compares the desired endpoints with the record of a table, and writes the set, to which the
+    /// chains refer, and its elements. A transaction that creates the table writes them in any case.
+    pub(super) fn write(
+        next: &mut Cow<'_, Table>,
         old: &BTreeMap<Backend, Instant>,
         (family, is_new): (Family, bool),
         wanted: &Wanted<'_>,
+        batch: &mut Batch,
     ) -> GoneDelta {
         let mut delta = GoneDelta::default();
         if !wanted.is_due && !is_new {
             return delta;
         }
-        let has_set = table.has_gone_set;
+        let (table, has_set) = (table_family(family), next.has_gone_set);
         let is_left = |until: Instant| left(until, wanted.now) > Duration::ZERO;
         let gone = wanted.tracker.into_iter().flat_map(GoneEndpoints::gone);
         let new: BTreeMap<Backend, Instant> = gone
@@ -150,28 +151,31 @@ impl GoneDelta {
         delta.exist = Some(!new.is_empty());
         if !new.is_empty() {
             let chains = ChainName::FOR_GONE_ENDPOINTS.into_iter().filter_map(on_demand_chain);
-            delta.chains = chains.filter(|chain| !table.has(chain)).collect();
+            delta.chains = chains.filter(|chain| !next.has(chain)).collect();
+            let (mut added, mut deleted) = (Elements::new(), Elements::new());
             let known = |backend: &Backend| has_set && old.contains_key(backend);
             for (backend, until) in new.iter().filter(|(backend, _)| !known(backend)) {
                 let age = Age { timeout: millis(GONE_FOR), left: millis(left(*until, wanted.now)) };
-                delta.added.push_aging(encode_backend(*backend).as_slice(), None, age);
+                added.push_aging(encode_backend(*backend).as_slice(), None, age);
             }
             let stale = old.iter().filter(|(backend, _)| has_set && !new.contains_key(*backend));
             // The kernel removes the others itself.
             for (backend, _) in stale.filter(|(_, until)| is_left(**until)) {
-                delta.deleted.push(encode_backend(*backend).as_slice(), None, None);
+                deleted.push(encode_backend(*backend).as_slice(), None, None);
             }
+            if !has_set {
+                batch.add_set(table, TABLE, GONE_ENDPOINTS, &gone_set_type(family));
+                next.to_mut().has_gone_set = true;
+            }
+            // An element may expire at this moment, and the deletion of a missing element fails the
+            // transaction. To add an element that exists has no effect.
+            batch.add_elements(table, TABLE, GONE_ENDPOINTS, &deleted);
+            batch.delete_elements(table, TABLE, GONE_ENDPOINTS, &deleted);
+            batch.add_elements(table, TABLE, GONE_ENDPOINTS, &added);
+            delta.counts = (added.len(), deleted.len());
         }
         delta.after = (*old != new).then_some(new);
         delta
-    }
-
-    /// Adds the set, which the chains refer to.
-    pub(super) fn add_set(&self, family: Family, next: &mut Cow<'_, Table>, batch: &mut Batch) {
-        if self.exist == Some(true) && !next.has_gone_set {
-            batch.add_set(table_family(family), TABLE, GONE_ENDPOINTS, &gone_set_type(family));
-            next.to_mut().has_gone_set = true;
-        }
     }
 
     /// Deletes chains and set if they must not exist. To be called after the message that takes over a
@@ -191,21 +195,6 @@ impl GoneDelta {
             batch.delete_set(table, TABLE, GONE_ENDPOINTS);
             next.to_mut().has_gone_set = false;
         }
-    }
-
-    /// Writes the elements.
-    pub(super) fn write(&self, family: Family, batch: &mut Batch) {
-        let table = table_family(family);
-        // An element may expire at this moment, and the deletion of a missing element fails the
-        // transaction. To add an element that exists has no effect.
-        batch.add_elements(table, TABLE, GONE_ENDPOINTS, &self.deleted);
-        batch.delete_elements(table, TABLE, GONE_ENDPOINTS, &self.deleted);
-        batch.add_elements(table, TABLE, GONE_ENDPOINTS, &self.added);
-    }
-
-    /// Returns the numbers of added and deleted elements.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (self.added.len(), self.deleted.len())
     }
 
     /// Updates the record after the commit.

@@ -2,11 +2,11 @@
 
 use foldhash::HashMap;
 use nfnetlink::nft::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTimeouts, Element, Error, Kernel,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTimeouts, Error, Kernel,
 };
 use nix::errno::Errno;
 use shunt_core::model::Family;
-use shunt_core::plan::{Set, TABLE};
+use shunt_core::plan::{Chain, ChainName, NodeContext, Set, TABLE, base_chains, on_demand_chain};
 
 use super::codec::{Bytes, table_family};
 
@@ -37,6 +37,16 @@ impl Structure {
         }
         Ok(structure)
     }
+}
+
+/// Returns what the plan has for the name of a chain.
+pub(super) fn planned_chains(
+    node_context: &NodeContext,
+    family: Family,
+) -> impl Fn(ChainName) -> Option<Chain> {
+    let base = base_chains(node_context, family).into_iter();
+    let base: HashMap<ChainName, Chain> = base.map(|chain| (chain.name, chain)).collect();
+    move |name| base.get(&name).cloned().or_else(|| on_demand_chain(name))
 }
 
 /// Lists a set. Returns true if another process has committed meanwhile, nearly always to a table
@@ -71,17 +81,18 @@ pub(super) fn list_again(
     Ok(())
 }
 
-/// Looks up elements by their keys, with one result per key. A set or table that does not exist has
-/// no elements.
+/// Looks up elements by their keys, and calls `each` with the place of a key and its element. A set
+/// or table that does not exist has no elements.
 pub(super) fn look_up(
     kernel: &mut dyn Kernel,
     family: Family,
     set: Set,
     keys: &[Bytes],
-) -> Result<Vec<Option<Element>>, Error> {
+    each: &mut dyn FnMut(usize, DumpedElement<'_>),
+) -> Result<(), Error> {
     let slices: Vec<&[u8]> = keys.iter().map(Bytes::as_slice).collect();
-    match kernel.lookup(table_family(family), TABLE, set.name(), &slices) {
-        Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(vec![None; keys.len()]),
-        found => found,
+    match kernel.lookup(table_family(family), TABLE, set.name(), &slices, each) {
+        Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(()),
+        result => result,
     }
 }

@@ -5,16 +5,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use foldhash::HashMap;
-use nfnetlink::nft::{Element, Error, Kernel, Socket};
+use nfnetlink::nft::{DumpedRule, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
 use shunt_core::explain::{Line, Match, Tables};
 use shunt_core::model::{Backend, Family};
-use shunt_core::plan::{
-    ChainName, FrontendKey, Key, NodeContext, Rule, Set, TABLE, Value, base_chains, on_demand_chain,
-};
+use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, TABLE, Value};
 
 use super::codec::{Bytes, decode_value, encode_client, encode_key, table_family};
-use super::listing::look_up;
+use super::listing::{Structure, look_up, planned_chains};
 use super::translate::expressions;
 use super::verdicts::{Verdict, Verdicts, add_verdicts};
 
@@ -59,15 +57,24 @@ impl Tables for KernelTables {
     fn find(&mut self, set: Set, keys: &[Key]) -> Result<Vec<Option<Match>>, Error> {
         let family = self.family;
         let keys: Vec<Bytes> = keys.iter().map(|key| encode_key(*key)).collect();
-        let found = look_up(&mut self.socket, family, set, &keys)?;
-        Ok(found.into_iter().map(|element| Some(read(family, &element?))).collect())
+        let mut found = vec![None; keys.len()];
+        look_up(&mut self.socket, family, set, &keys, &mut |place, element| {
+            let value = |data| decode_value(family, data).map_or(Match::Foreign, Match::Value);
+            if let Some(slot) = found.get_mut(place) {
+                *slot = Some(element.data.map_or(Match::Member, value));
+            }
+        })?;
+        Ok(found)
     }
 
     fn last_backend(&mut self, client: IpAddr, key: FrontendKey) -> Result<Option<Backend>, Error> {
-        let key = encode_client(client, key);
-        let found = look_up(&mut self.socket, self.family, Set::Affinity, &[key])?.pop().flatten();
-        Ok(match found.map(|element| read(self.family, &element)) {
-            Some(Match::Value(Value::Backend(backend))) => Some(backend),
+        let (family, key) = (self.family, encode_client(client, key));
+        let mut found = None;
+        look_up(&mut self.socket, family, Set::Affinity, &[key], &mut |_, element| {
+            found = element.data.and_then(|data| decode_value(family, data));
+        })?;
+        Ok(match found {
+            Some(Value::Backend(backend)) => Some(backend),
             _ => None,
         })
     }
@@ -87,35 +94,27 @@ impl Tables for KernelTables {
     }
 }
 
-fn read(family: Family, element: &Element) -> Match {
-    let Some(data) = element.as_listed().data else { return Match::Member };
-    decode_value(family, data).map_or(Match::Foreign, Match::Value)
-}
-
 /// Reads all chains of the table. Each rule is one of the planned rules of its chain, or foreign.
 fn read_chains(
     socket: &mut Socket,
     node_context: &NodeContext,
     family: Family,
 ) -> Result<BTreeMap<ChainName, Vec<Line>>, Error> {
-    let table = table_family(family);
-    if socket.table(table, TABLE)?.is_none() {
+    if socket.table(table_family(family), TABLE)?.is_none() {
         return Ok(BTreeMap::new());
     }
+    let planned = planned_chains(node_context, family);
+    let Structure { chains, mut rules, .. } = Structure::read(socket, family)?;
     // No known rule leads to a chain of another name.
-    let found = socket.chains(table, TABLE)?;
-    let names = found.iter().filter_map(|chain| ChainName::parse(&chain.name));
-    let mut chains: BTreeMap<ChainName, Vec<Line>> = names.map(|name| (name, Vec::new())).collect();
-    let mut planned = base_chains(node_context, family);
-    planned.extend(chains.keys().copied().filter_map(on_demand_chain));
-    let planned: BTreeMap<ChainName, Vec<Rule>> =
-        planned.into_iter().map(|chain| (chain.name, chain.rules)).collect();
-    for rule in socket.rules(table, TABLE)? {
-        let Some(name) = ChainName::parse(&rule.chain) else { continue };
-        let Some(lines) = chains.get_mut(&name) else { continue };
-        let mut plans = planned.get(&name).into_iter().flatten();
-        let plan = plans.find(|plan| expressions(family, plan) == rule.exprs);
-        lines.push(plan.cloned().map_or(Line::Foreign, Line::Rule));
-    }
-    Ok(chains)
+    let named = chains.into_iter().filter_map(|it| Some((ChainName::parse(&it.name)?, it.name)));
+    Ok(named
+        .map(|(name, text)| {
+            let planned = planned(name).map_or_else(Vec::new, |chain| chain.rules);
+            let line = |rule: DumpedRule| {
+                let plan = planned.iter().find(|plan| expressions(family, plan) == rule.exprs);
+                plan.cloned().map_or(Line::Foreign, Line::Rule)
+            };
+            (name, rules.remove(&text).into_iter().flatten().map(line).collect())
+        })
+        .collect())
 }

@@ -7,6 +7,7 @@
 //! Must not know: Kubernetes, files, HTTP. It receives [`Change`](shunt_core::model::Change)s and
 //! reports events.
 
+mod abilities;
 mod affinity;
 mod capacity;
 mod codec;
@@ -16,7 +17,6 @@ mod counters;
 mod diff;
 mod drift;
 mod event;
-mod fingerprint;
 mod gone;
 pub mod kube_proxy;
 mod listing;
@@ -46,13 +46,13 @@ mod unused_chains;
 mod verdicts;
 mod worker;
 
+pub use abilities::Abilities;
 pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
 pub use event::Event;
 pub use lookups::KernelTables;
-pub(crate) use ownership::has_ipv6;
-pub use ownership::{Ownership, has_owned_tables};
+pub use ownership::Ownership;
 pub use probe::{MissingFeature, features, missing_features};
 pub use quarantine::Suspect;
 pub use reconcile::{Dataplane, Progress};

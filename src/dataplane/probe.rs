@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, Refusal, Register,
+    BaseChain, Batch, ChainType, Elements, Error, Expr, Hook, Kernel, Refusal, Register,
     TABLE_DORMANT, TABLE_OWNER, TableFamily,
 };
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use shunt_core::plan::{
     SourceRange, TcpTimeouts, Value, base_chains, on_demand_chain,
 };
 
-use super::codec::{ChainNames, encoded, gone_set_type, set_type, table_family};
+use super::codec::{gone_set_type, push, set_type, table_family};
 use super::translate::{base_chain, expressions};
 
 /// The name of the only chain of a small transaction.
@@ -40,7 +40,7 @@ pub struct MissingFeature {
 
 /// The names of the features that [`missing_features`] tells apart.
 pub fn features() -> impl Iterator<Item = &'static str> {
-    FEATURES.iter().chain([&HASHING]).map(|feature| feature.name)
+    FEATURES.iter().chain([&HASHING]).map(|Feature(name, ..)| *name)
 }
 
 /// Returns the features of the kernel that shunt's rules of a family need, and that it lacks.
@@ -58,13 +58,14 @@ pub fn missing_features(
     let mut missing = Vec::new();
     let hashing = (node_context.options.balancing != Balancing::Random).then_some(&HASHING);
     for feature in FEATURES.iter().chain(hashing) {
-        let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
+        let &Feature(name, option, ref object) = feature;
+        let small = |batch: &mut Batch, table: &str| object.add(family, batch, table);
         if let Some(refusal) = probe.refusal(small)? {
             missing.push(MissingFeature {
-                feature: format!("{} ({})", feature.name, table_family(family)),
-                option: feature.option,
+                feature: format!("{name} ({})", table_family(family)),
+                option,
                 reason: why(&refusal),
-                is_optional: matches!(feature.object, Object::Timeouts),
+                is_optional: matches!(object, Object::Timeouts),
             });
         }
     }
@@ -205,21 +206,14 @@ fn add_elements(family: Family, batch: &mut Batch, name: &str) {
         (Set::Endpoints, Key::Pool(frontend, 0), Some(Value::Backend(backend))),
         (Set::AllowedSources, range, None),
     ] {
-        let (mut elements, mut names) = (Elements::new(), ChainNames::default());
-        let element = Element { set, key, value, comment: None };
-        encoded(&element, &mut names, |key, end, data, _| {
-            elements.push_range(key, end, data, None);
-        });
+        let mut elements = Elements::new();
+        push(&Element { set, key, value, comment: None }, None, &mut elements);
         batch.add_elements(table_family(family), name, set.name(), &elements);
     }
 }
 
-/// A feature that a small transaction shows.
-struct Feature {
-    name: &'static str,
-    option: &'static str,
-    object: Object,
-}
+/// A feature that a small transaction with the object shows, with its name and option.
+struct Feature(&'static str, &'static str, Object);
 
 enum Object {
     /// Base chains at these hooks.
@@ -235,105 +229,90 @@ enum Object {
 const FIRST: Register = Register(0);
 
 /// Needed by hash tables only.
-const HASHING: Feature = Feature {
-    name: "hash",
-    option: "CONFIG_NFT_HASH",
-    object: Object::Rule(Hook::Prerouting, None, |_| Expr::Hash {
+const HASHING: Feature = Feature(
+    "hash",
+    "CONFIG_NFT_HASH",
+    Object::Rule(Hook::PreRouting, None, |_| Expr::Hash {
         key: FIRST,
         length: 4,
         modulus: 2,
         seed: HASH_SEED,
         to: FIRST,
     }),
-};
+);
 
 const FEATURES: [Feature; 12] = [
-    Feature {
-        name: "nat chains",
-        option: "CONFIG_NFT_NAT",
-        object: Object::BaseChains(&[
-            Hook::Prerouting,
-            Hook::Input,
-            Hook::Output,
-            Hook::Postrouting,
-        ]),
-    },
-    Feature {
-        name: "numgen",
-        option: "CONFIG_NFT_NUMGEN",
-        object: Object::Rule(Hook::Prerouting, None, |_| Expr::Number {
+    Feature(
+        "nat chains",
+        "CONFIG_NFT_NAT",
+        Object::BaseChains(&[Hook::PreRouting, Hook::In, Hook::Out, Hook::PostRouting]),
+    ),
+    Feature(
+        "numgen",
+        "CONFIG_NFT_NUMGEN",
+        Object::Rule(Hook::PreRouting, None, |_| Expr::Number {
             modulus: 2,
             random: true,
             to: FIRST,
         }),
-    },
-    Feature {
-        name: "fib",
-        option: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
-        object: Object::Rule(Hook::Prerouting, None, |_| Expr::address_type(false, FIRST)),
-    },
-    Feature {
-        name: "ct",
-        option: "CONFIG_NFT_CT",
-        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Ct {
+    ),
+    Feature(
+        "fib",
+        "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
+        Object::Rule(Hook::PreRouting, None, |_| Expr::address_type(false, FIRST)),
+    ),
+    Feature(
+        "ct",
+        "CONFIG_NFT_CT",
+        Object::Rule(Hook::PostRouting, None, |_| Expr::Ct {
             key: libc::NFT_CT_STATUS,
             direction: None,
             to: FIRST,
         }),
-    },
-    Feature { name: "ct timeout", option: "CONFIG_NF_CONNTRACK_TIMEOUT", object: Object::Timeouts },
-    Feature {
-        name: "dnat",
-        option: "CONFIG_NFT_NAT",
-        object: Object::Rule(Hook::Prerouting, None, |family| {
+    ),
+    Feature("ct timeout", "CONFIG_NF_CONNTRACK_TIMEOUT", Object::Timeouts),
+    Feature(
+        "dnat",
+        "CONFIG_NFT_NAT",
+        Object::Rule(Hook::PreRouting, None, |family| {
             Expr::destination_nat(table_family(family), FIRST, Register(4))
         }),
-    },
-    Feature {
-        name: "masquerade",
-        option: "CONFIG_NFT_MASQ",
-        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Masquerade { fully_random: true }),
-    },
-    Feature {
-        name: "reject in prerouting",
-        option: "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6 (Linux 5.9)",
-        object: Object::Rule(Hook::Prerouting, None, |family| {
-            Expr::port_unreachable(table_family(family))
-        }),
-    },
-    Feature {
-        name: "maps with concatenated keys",
-        option: "CONFIG_NF_TABLES",
-        object: Object::Set(Set::Endpoints),
-    },
-    Feature {
-        name: "counters on elements",
-        option: "CONFIG_NF_TABLES (Linux 5.7)",
-        object: Object::Set(Set::ServiceIps),
-    },
-    Feature {
-        name: "ranges in concatenated keys",
-        option: "CONFIG_NF_TABLES (Linux 5.6)",
-        object: Object::Set(Set::AllowedSources),
-    },
-    Feature {
-        name: "maps that rules fill (dynset)",
-        option: "CONFIG_NF_TABLES",
-        object: Object::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::Update {
+    ),
+    Feature(
+        "masquerade",
+        "CONFIG_NFT_MASQ",
+        Object::Rule(Hook::PostRouting, None, |_| Expr::Masquerade { fully_random: true }),
+    ),
+    Feature(
+        "reject in prerouting",
+        "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6 (Linux 5.9)",
+        Object::Rule(Hook::PreRouting, None, |family| Expr::port_unreachable(table_family(family))),
+    ),
+    Feature("maps with concatenated keys", "CONFIG_NF_TABLES", Object::Set(Set::Endpoints)),
+    Feature("counters on elements", "CONFIG_NF_TABLES (Linux 5.7)", Object::Set(Set::ServiceIps)),
+    Feature(
+        "ranges in concatenated keys",
+        "CONFIG_NF_TABLES (Linux 5.6)",
+        Object::Set(Set::AllowedSources),
+    ),
+    Feature(
+        "maps that rules fill (dynset)",
+        "CONFIG_NF_TABLES",
+        Object::Rule(Hook::PostRouting, Some(Set::Affinity), |family| Expr::Update {
             set: Set::Affinity.name().to_owned(),
             key: FIRST,
             data: Some(Register(if family == Family::V6 { 10 } else { 4 })),
             timeout: 1_000,
             renew: true,
         }),
-    },
+    ),
 ];
 
-impl Feature {
+impl Object {
     fn add(&self, family: Family, batch: &mut Batch, name: &str) {
         let table = table_family(family);
-        let nat = |hook| BaseChain { kind: ChainKind::Nat, hook, priority: 0 };
-        match &self.object {
+        let nat = |hook| BaseChain { kind: ChainType::Nat, hook, priority: 0 };
+        match self {
             Object::BaseChains(hooks) => {
                 for hook in *hooks {
                     batch.add_chain(table, name, &format!("{hook:?}"), Some(nat(*hook)));

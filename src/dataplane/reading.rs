@@ -4,22 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashSet;
 use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value, base_chains,
-    base_text, on_demand_chain, recall,
+    NodeContext, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value, base_text,
+    recall,
 };
 
 use super::capacity::Sizes;
-use super::codec::{
-    decode_key, decode_value, encode_key, encode_key_end, gone_set_type, set_type, table_family,
-};
-use super::fingerprint::Fingerprint;
+use super::codec::{decode, encode_key, encode_key_end, gone_set_type, set_type, table_family};
 use super::gone;
-use super::listing::{Structure, list};
+use super::listing::{Structure, list, planned_chains};
 use super::ownership::TableOwner;
 use super::record::{KernelRecord, Rebuild, Stray, Table, TableState};
 use super::slots::Slotted;
@@ -33,19 +30,13 @@ const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 /// A reader of the tables of both families, which repeats readings until one can be trusted.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// Earlier readings or records: a reading that agrees with one of them is right. Without any, a
-    /// first reading without suspicious elements is enough.
-    seen: Vec<Fingerprint>,
+    /// The reading before, if it was suspicious: one that agrees with it is right.
+    seen: Option<KernelRecord>,
     /// The number of suspicious readings.
     odd: usize,
 }
 
 impl Reader {
-    /// Makes a reader with these earlier readings.
-    pub(super) fn having_seen(seen: [Fingerprint; 2]) -> Reader {
-        Reader { seen: seen.into(), odd: 0 }
-    }
-
     /// Reads once. Returns the pause before the next try if the reading cannot be trusted.
     pub(super) fn read(
         &mut self,
@@ -53,12 +44,14 @@ impl Reader {
         node_context: &NodeContext,
     ) -> Result<Result<Reading, Duration>, Error> {
         let reading = Reading::new(kernel, node_context)?;
-        let agrees = !reading.repeated && self.seen.contains(&reading.fingerprint);
-        let is_plain = self.seen.is_empty() && !reading.is_odd();
-        let Some(pause) = PAUSES.get(self.odd).filter(|_| !agrees && !is_plain) else {
+        let is_right = match &self.seen {
+            Some(seen) => !reading.repeated && seen.holds_as(&reading.record),
+            None => !reading.is_odd(),
+        };
+        let Some(pause) = PAUSES.get(self.odd).filter(|_| !is_right) else {
             return Ok(Ok(reading));
         };
-        self.seen.push(reading.fingerprint);
+        self.seen = Some(reading.record);
         self.odd += 1;
         Ok(Err(Duration::from_millis(*pause)))
     }
@@ -93,7 +86,6 @@ pub(super) struct Reading {
     pub(super) record: KernelRecord,
     /// The gone endpoints of each family.
     pub(super) gone: [gone::Listing; 2],
-    fingerprint: Fingerprint,
     /// The listing has an element more than once.
     repeated: bool,
     /// Another process committed during the reading.
@@ -107,7 +99,6 @@ impl Reading {
             generation,
             record: KernelRecord::default(),
             gone: Default::default(),
-            fingerprint: Fingerprint::default(),
             repeated: false,
             interrupted: false,
         };
@@ -157,14 +148,10 @@ pub(super) fn read_structure(
     };
     let right_sets: Vec<Set> = sets.iter().filter_map(right).collect();
     let mut foreign_chains = Vec::new();
-    let expected: HashMap<ChainName, Chain> =
-        base_chains(node_context, family).into_iter().map(|c| (c.name, c)).collect();
+    let planned = planned_chains(node_context, family);
     let mut chains = BTreeMap::new();
     for found in found_chains {
-        let wanted = ChainName::parse(&found.name).and_then(|name| match expected.get(&name) {
-            Some(chain) => Some(chain.clone()),
-            None => on_demand_chain(name),
-        });
+        let wanted = ChainName::parse(&found.name).and_then(&planned);
         let Some(wanted) = wanted.filter(|wanted| same_hook(&found, wanted)) else {
             if found.base.is_some() {
                 return Ok(TableState::Unusable);
@@ -240,15 +227,14 @@ type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 impl Reading {
     fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
-        let (record, fingerprint) = (&mut self.record, &mut self.fingerprint);
+        let record = &mut self.record;
         let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
             self.interrupted |= list(kernel, family, set, &mut |element| {
-                let listed = (element.key, element.key_end);
-                fingerprint.add((family, set), listed, element.data, element.comment);
-                let Some(key) = decode_key(family, set, element.key, element.key_end) else {
+                let Some(Element { key, value, comment, .. }) = decode(family, set, &element)
+                else {
                     record.strays.insert(Stray {
                         family,
                         set,
@@ -266,13 +252,12 @@ impl Reading {
                     }
                 };
                 let found = frontends.entry(frontend).or_default();
-                let value = element.data.and_then(|data| decode_value(family, data));
                 if let (Some(pools), Key::Pool(_, index), Some(Value::Backend(backend)), None) =
-                    (pools, key, &value, element.comment)
+                    (pools, key, &value, comment)
                 {
                     return found.slots.push((pools, index, *backend));
                 }
-                let label = element.comment.map(|comment| {
+                let label = comment.map(|comment| {
                     labels.get(comment).cloned().unwrap_or_else(|| {
                         let label: Arc<str> = comment.into();
                         labels.insert(label.clone());

@@ -1,18 +1,18 @@
 //! Reconciles the kernel with the plan of the known objects.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options};
 
-use super::affinity::{Step, Sweep, kept};
-use super::drift::{Drift, Found, Look};
+use super::abilities::Abilities;
+use super::affinity::{Step, Sweep};
+use super::drift::Drift;
 use super::gone::Gone;
-use super::ownership::{Ownership, OwnershipPolicy, TableOwner, has_owned_tables};
+use super::ownership::{Ownership, OwnershipPolicy, TableOwner};
 use super::quarantine::{Quarantine, Suspect};
-use super::reading::{Reader, Reading, remembered};
+use super::reading::{Reader, remembered};
 use super::record::TableState;
 use super::refusal::Error;
 use super::retry::Lessons;
@@ -38,8 +38,8 @@ pub struct Dataplane {
     waits_for_node: bool,
     /// The reader, while the state is unknown.
     reader: Reader,
-    /// The reading of a check for drift.
-    found: Option<Reading>,
+    /// The kernel was asked for its abilities.
+    pub(super) knows_kernel: bool,
     pub(super) policy: OwnershipPolicy,
     pub(super) quarantine: Quarantine,
     drift: Drift,
@@ -87,7 +87,7 @@ impl Dataplane {
     ) -> Result<Dataplane, nft::Error> {
         kernel.generation()?;
         let gone = Gone::new(options.reset_gone_endpoints);
-        Ok(Dataplane {
+        let mut dataplane = Dataplane {
             kernel,
             stopwatch: Box::new(SystemClocks::new()),
             store: Store::new(),
@@ -96,8 +96,8 @@ impl Dataplane {
             state: State::default(),
             waits_for_node: false,
             reader: Reader::default(),
-            found: None,
-            policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
+            knows_kernel: false,
+            policy: OwnershipPolicy { wanted: ownership, kernel_can: true },
             quarantine: Quarantine::default(),
             drift: Drift::default(),
             sweep: Sweep::default(),
@@ -105,7 +105,34 @@ impl Dataplane {
             unused_chains: UnusedChains::default(),
             flows: Flows::default(),
             stats: CommitStats::default(),
-        })
+        };
+        // At once, while the source lists its objects; otherwise the first sync asks.
+        let _ = dataplane.know_kernel();
+        Ok(dataplane)
+    }
+
+    /// Finds out what the kernel lacks, and leaves that out of the plan.
+    fn know_kernel(&mut self) -> Result<(), nft::Error> {
+        if self.knows_kernel {
+            return Ok(());
+        }
+        let abilities = Abilities::ask(&mut *self.kernel)?;
+        self.knows_kernel = true;
+        self.dirty.node_context = true;
+        self.policy.kernel_can = abilities.owned_tables;
+        if !abilities.ipv6 && self.desired.set_ipv4_only() {
+            tracing::warn!(
+                "the kernel has no nf_tables for IPv6 (CONFIG_NF_TABLES_IPV6); Services are reachable \
+                 by IPv4 only"
+            );
+        }
+        if !abilities.timeouts && self.desired.set_without_timeouts() {
+            tracing::warn!(
+                "the kernel has no timeouts per connection (CONFIG_NF_CONNTRACK_TIMEOUT): a client \
+                 whose endpoint does not answer may try the same endpoint for two minutes"
+            );
+        }
+        Ok(())
     }
 
     /// Replaces the system's clocks that measure the cost of work, for tests.
@@ -309,11 +336,11 @@ impl Dataplane {
         if !self.is_synced() {
             return Ok(Err(Progress::Unchanged));
         }
+        self.know_kernel()?;
         let dirty = std::mem::take(&mut self.dirty);
         self.plan(&dirty, now);
         if self.state.current().is_none() {
-            // What a check has read may be old by now.
-            lessons.is_fresh = self.found.is_none();
+            lessons.is_fresh = true;
             if let Some(at) = self.read(now)? {
                 return Ok(Err(Progress::ReadAgain(at)));
             }
@@ -333,10 +360,12 @@ impl Dataplane {
         let Some(current) = self.state.current_mut() else {
             return Err(nft::Error::StaleGeneration.into());
         };
-        self.drift.record_changes();
         self.sweep.committed(&prepared.stale, &prepared.later);
-        let replaced = !current.moved_affinity.is_empty();
-        let report = prepared.enter(current, &mut self.policy);
+        let (replaced, was_owned) = (current.record.replaces_a_table(), current.record.is_owned());
+        let report = prepared.enter(current);
+        if !was_owned && current.record.is_owned() {
+            self.drift.note_takeover(&mut *self.kernel, current);
+        }
         if replaced || report.repaired > 0 {
             // Packets that met no rules made entries without address translation.
             self.flows.merge(self.desired.all_flows());
@@ -361,11 +390,7 @@ impl Dataplane {
     /// if the listing cannot be trusted.
     pub(super) fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
-        let read = match self.found.take() {
-            Some(found) => Ok(found),
-            None => self.reader.read(&mut *self.kernel, node_context)?,
-        };
-        let mut reading = match read {
+        let mut reading = match self.reader.read(&mut *self.kernel, node_context)? {
             Ok(reading) => reading,
             Err(pause) => return Ok(Some(now + pause)),
         };
@@ -375,27 +400,15 @@ impl Dataplane {
         // Frontends that were removed while no agent ran: no flow may stay there.
         let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
         gone.for_each(|key| self.flows.end(key));
-        let is_shared = |family: &Family| record.owner(*family) == Some(TableOwner::Shared);
-        let shared: Vec<Family> = Family::ALL.into_iter().filter(is_shared).collect();
-        let upgrade = self.policy.takes_over() && !shared.is_empty();
-        if upgrade && self.policy.kernel_can.is_none() {
-            self.policy.kernel_can = Some(has_owned_tables(&mut *self.kernel)?);
+        // The flags of a table cannot be set later, so it is replaced.
+        let upgrades = self.policy.takes_over() && self.policy.kernel_can;
+        for family in Family::ALL {
+            let is_shared = record.owner(family) == Some(TableOwner::Shared);
+            if *record.table(family) == TableState::Unusable || (upgrades && is_shared) {
+                record.forget_table(family);
+            }
         }
-        let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
-        let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
-        if upgrade && self.policy.kernel_can == Some(true) {
-            // The flags of a table cannot be set later, so it is replaced.
-            replaced.extend(shared);
-        }
-        // All elements are written anew, and the affinity entries move over.
-        let mut moved_affinity = Vec::new();
-        for family in replaced {
-            moved_affinity
-                .push((family, kept(&mut *self.kernel, family, &self.desired, &BTreeSet::new())?));
-            record.forget_table(family);
-        }
-        self.drift.record_changes();
-        self.state.read(reading, moved_affinity);
+        self.state.read(reading);
         Ok(None)
     }
 
@@ -446,12 +459,6 @@ impl Dataplane {
         self.gone.next()
     }
 
-    /// Returns the time of the next [`Dataplane::check`] beside the periodic ones.
-    #[must_use]
-    pub fn next_check(&self) -> Option<Instant> {
-        self.state.current().and_then(|_| self.drift.next_look())
-    }
-
     /// Checks for modifications of shunt's tables by other processes; the next sync repairs them.
     /// Takes a microsecond as long as no other process commits, and asks nothing if the agent owns them.
     ///
@@ -464,18 +471,13 @@ impl Dataplane {
             return Ok(true);
         };
         self.drift.note_generation(&mut *self.kernel, current)?;
-        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        let mut look = Look { kernel, stopwatch, node_context, current };
+        let (kernel, record) = (&mut *self.kernel, &current.record);
+        let found = self.drift.finds_damage(kernel, &*self.stopwatch, node_context, record, now);
         // Without an answer, the next sync fails, too, and reports it.
-        let found = self.drift.look(&mut look, now);
-        if matches!(found, Ok(Found::Nothing)) {
-            return Ok(false);
+        if !matches!(found, Ok(false)) {
+            self.state.lose();
         }
-        self.state.lose();
-        if let Found::OtherElements(reading) = found? {
-            self.found = Some(*reading);
-        }
-        Ok(true)
+        found
     }
 
     /// Returns the time of the next [`Dataplane::sweep_affinity`]; `None` without stale entries.
@@ -505,7 +507,6 @@ impl Dataplane {
         match self.stats.commit(kernel, stopwatch, &deletion(&due)) {
             Ok(()) => {
                 current.advance();
-                self.drift.record_changes();
                 self.unused_chains.deleted(due, &mut current.record);
             }
             // An unused chain does no harm; the next call retries its deletion.
@@ -526,8 +527,9 @@ impl Dataplane {
         self.has_unused_chains() || !self.unused_chains.is_empty()
     }
 
-    /// Returns true if no other process can modify shunt's tables.
-    pub(super) fn is_owner(&self) -> bool {
-        self.state.current().is_some_and(|current| current.record.is_owned())
+    /// Returns true if another process may have modified shunt's tables, or can do so.
+    pub(super) fn is_checked(&self) -> bool {
+        let is_owned = self.state.current().is_some_and(|current| current.record.is_owned());
+        !is_owned || self.drift.is_suspected()
     }
 }

@@ -1,12 +1,14 @@
 //! The record of what the kernel holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::{HashMap, HashSet};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember, TcpTimeouts,
+    Chain, ChainName, Element, Frontend, FrontendKey, Key, PlanDelta, Pools, Set, SetMember,
+    TcpTimeouts,
 };
 
 use super::capacity::Sizes;
@@ -117,6 +119,11 @@ impl KernelRecord {
     /// Returns the owner of a table; `None` if the table is missing or must be replaced.
     pub(super) fn owner(&self, family: Family) -> Option<TableOwner> {
         self.ours(family).map(|table| table.owner)
+    }
+
+    /// Returns true if the next transaction replaces a table by another one.
+    pub(super) fn replaces_a_table(&self) -> bool {
+        self.tables.contains(&TableState::Unusable)
     }
 
     /// Notes that an empty table replaces this one.
@@ -251,12 +258,25 @@ impl KernelRecord {
         self.members.reserve(members);
     }
 
-    /// Calls `each` with every recorded element.
-    pub(super) fn elements(&self, each: &mut dyn FnMut(&Element<'_>)) {
-        for (key, slotted) in &self.frontends {
-            slotted.frontend.elements(*key).for_each(|element| each(&element));
+    /// Returns true if this is an element of the record.
+    pub(super) fn has(&self, element: &Element<'_>) -> bool {
+        let is_of = |key, is_own: &dyn Fn(&Frontend) -> bool| {
+            self.frontend(key).is_some_and(|slotted| is_own(&slotted.frontend))
+        };
+        match element.key {
+            Key::Address(address) | Key::Hairpin(address) => {
+                self.has_member(SetMember { set: element.set, address })
+            }
+            Key::Frontend(key) | Key::Source(key, _) => {
+                is_of(key, &|frontend| frontend.decisions(key).any(|own| own == *element))
+            }
+            Key::Pool(key, index) => is_of(key, &|frontend| {
+                let slot = |(pools, pool): (Pools, &Arc<[Backend]>)| {
+                    Some(pools.slot(key, index, *pool.get(index as usize)?))
+                };
+                frontend.pools(key).filter_map(slot).any(|own| own == *element)
+            }),
         }
-        self.members.iter().for_each(|member| each(&member.element()));
     }
 
     pub(super) fn frontend_keys(&self) -> impl Iterator<Item = FrontendKey> {

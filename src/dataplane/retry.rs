@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nfnetlink::nft::{self, Refusal, TableFamily};
+use nfnetlink::nft::{self, Refusal};
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{ChainName, Frontend, FrontendKey};
 
 use super::Dataplane;
 use super::gone::is_about_gone;
-use super::ownership::{has_ipv6, is_about_flags, may_lack};
 use super::quarantine::Suspect;
 use super::refusal::{Blame, Error, blame, is_about_affinity};
 
@@ -26,6 +25,8 @@ pub(super) struct Lessons {
     pub(super) is_fresh: bool,
     /// Every element gets a message of its own.
     pub(super) isolated: bool,
+    /// The kernel is asked again for what it lacks.
+    pub(super) has_asked: bool,
     /// The socket was replaced.
     pub(super) reconnected: bool,
 }
@@ -40,13 +41,6 @@ impl Dataplane {
     ) -> Result<bool, Error> {
         match error {
             error if is_about_size(error) => Ok(self.leaves_out_the_largest(error, now)),
-            nft::Error::Refused(refusals) if self.finds_no_ipv6(refusals)? => Ok(true),
-            nft::Error::Refused(refusals)
-                if self.policy.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
-            {
-                self.policy.kernel_can = Some(false);
-                Ok(true)
-            }
             nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),
             error if is_disconnected(error) && !lessons.reconnected => {
                 // The tables of the old socket have no owner now.
@@ -58,32 +52,6 @@ impl Dataplane {
             }
             _ => Ok(false),
         }
-    }
-
-    /// Finds out whether the kernel refuses the table of IPv6 because it has no such tables. Then the
-    /// plan has IPv4 only.
-    fn finds_no_ipv6(&mut self, refusals: &[Refusal]) -> Result<bool, Error> {
-        let current = self.state.current();
-        let is_new = current.is_some_and(|known| known.record.owner(Family::V6).is_none());
-        let may_lack = |family| refusals.iter().any(|refusal| may_lack(family, refusal));
-        // Unknown flags and missing modules concern IPv4, too.
-        let may_lack_ipv6 = is_new && may_lack(TableFamily::Ip6) && !may_lack(TableFamily::Ip);
-        if !may_lack_ipv6 || has_ipv6(&mut *self.kernel)? {
-            return Ok(false);
-        }
-        tracing::warn!(
-            "the kernel has no nf_tables for IPv6 (CONFIG_NF_TABLES_IPV6); Services are reachable by \
-             IPv4 only"
-        );
-        self.desired.set_ipv4_only();
-        self.dirty.node_context = true;
-        Ok(true)
-    }
-
-    /// Returns true if the plan has timeouts for TCP.
-    fn has_timeouts(&self) -> bool {
-        let context = self.desired.node_context();
-        context.is_some_and(|context| context.options.tcp_timeouts.is_some())
     }
 
     fn mend(&mut self, refusals: &[Refusal], lessons: &mut Lessons, now: Instant) -> bool {
@@ -101,15 +69,6 @@ impl Dataplane {
             self.stats.overtaken += 1;
             return true;
         }
-        if refusals.iter().any(lacks_timeouts) && self.has_timeouts() {
-            tracing::warn!(
-                "the kernel has no timeouts per connection (CONFIG_NF_CONNTRACK_TIMEOUT): a client \
-                 whose endpoint does not answer may try the same endpoint for two minutes"
-            );
-            self.desired.set_without_timeouts();
-            self.dirty.node_context = true;
-            return true;
-        }
         // Services work without resets.
         if refusals.iter().any(is_about_gone) && self.gone.give_up() {
             let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
@@ -121,7 +80,11 @@ impl Dataplane {
             return true;
         }
         match blame(refusals, |family, chain| self.users(family, chain)) {
-            Blame::Everything => false,
+            Blame::Everything => {
+                // The kernel may lack what it seemed to have.
+                self.knows_kernel = false;
+                !std::mem::replace(&mut lessons.has_asked, true)
+            }
             Blame::SomeElement => !std::mem::replace(&mut lessons.isolated, true),
             Blame::Suspects(suspects) => {
                 for (suspect, reason) in suspects {
@@ -163,7 +126,7 @@ impl Dataplane {
         }
         let rebuilds =
             |family| current.record.ours(family).is_some_and(|table| table.rebuild.is_some());
-        if Family::ALL.into_iter().any(rebuilds) || !current.moved_affinity.is_empty() {
+        if Family::ALL.into_iter().any(rebuilds) || current.record.replaces_a_table() {
             // The sets may be large enough without that Service.
             self.state.lose();
         }
@@ -181,13 +144,6 @@ impl Dataplane {
         let of_family = compared.frontends.iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
     }
-}
-
-/// Returns true if the kernel refused the object `ct timeout`. (A kernel without tables for IPv6
-/// refuses that of IPv6.)
-fn lacks_timeouts(refusal: &Refusal) -> bool {
-    let absent = matches!(refusal.errno, Errno::ENOENT | Errno::EOPNOTSUPP);
-    absent && refusal.operation == "add object" && refusal.family == Some(TableFamily::Ip)
 }
 
 /// Returns true if socket or kernel found the transaction too large, or had too little memory for it.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use nfnetlink::nft::Elements;
 use shunt_core::model::Family;
 use shunt_core::plan::{Desired, PlanDelta};
 
@@ -34,8 +33,6 @@ pub(super) struct Current {
     pub(super) difference: Difference,
     /// Affinity entries that may be stale beside those of the difference.
     pub(super) stale: Stale,
-    /// The affinity entries of tables that must be replaced.
-    pub(super) moved_affinity: Vec<(Family, Elements)>,
 }
 
 /// The possible differences between kernel and plan.
@@ -88,16 +85,14 @@ impl State {
         });
     }
 
-    /// Sets the record from a reading, for a comparison with the whole plan, and the affinity
-    /// entries of tables that must be replaced.
-    pub(super) fn read(&mut self, reading: Reading, moved_affinity: Vec<(Family, Elements)>) {
+    /// Sets the record from a reading, for a comparison with the whole plan.
+    pub(super) fn read(&mut self, reading: Reading) {
         self.lose();
         *self = State::Current(Box::new(Current {
             generation: reading.generation,
             record: reading.record,
             difference: std::mem::take(self.difference()),
             stale: Stale::everywhere(),
-            moved_affinity,
         }));
     }
 }

@@ -4,19 +4,19 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use nfnetlink::nft::{self, Batch, FinishedBatch};
+use nfnetlink::nft::{self, Batch, Elements, FinishedBatch};
 use shunt_core::model::Family;
 use shunt_core::plan::{
     Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, base_chains, on_demand_chain,
 };
 
 use super::Dataplane;
-use super::affinity::{Found, delete, pools_with_affinity};
+use super::affinity::{Found, delete, kept, pools_with_affinity};
 use super::capacity::{self, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
 use super::gone::GoneDelta;
-use super::ownership::{OWNED, OwnershipPolicy, TableOwner, add_set, create_table};
+use super::ownership::{OWNED, TableOwner, add_set, create_table};
 use super::quarantine::Suspect;
 use super::record::{Rebuild, Table, TableState};
 use super::state::{Current, Difference};
@@ -115,14 +115,13 @@ impl Prepared {
             let has_affinity = rebuild.is_none_or(|rebuild| rebuild.keeps_affinity);
             let is_new = record.ours(family).is_none();
             if is_new {
+                let mut entries = Elements::new();
                 if *record.table(family) == TableState::Unusable {
+                    entries = kept(&mut **kernel, family, desired)?;
                     batch.delete_table(table, TABLE);
                 }
                 create_table(family, if owned { OWNED } else { 0 }, &next.sizes, &mut batch);
-                let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
-                for (_, entries) in entries {
-                    batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
-                }
+                batch.add_elements(table, TABLE, Set::Affinity.name(), &entries);
             } else if has_affinity && stale.families.contains(&family) {
                 // Frontends in quarantine stay unchanged.
                 let pools = |key| {
@@ -144,9 +143,8 @@ impl Prepared {
                 batch.add_tcp_timeouts(table, TABLE, &own.name(), own.seconds());
                 next.to_mut().timeouts.insert(own);
             }
-            let of_family =
-                GoneDelta::between(&next, record.gone(family), (family, is_new), &wanted_gone);
-            of_family.add_set(family, &mut next, &mut batch);
+            let (recorded, of) = (record.gone(family), (family, is_new));
+            let of_family = GoneDelta::write(&mut next, recorded, of, &wanted_gone, &mut batch);
             let base = if compared.chains { base_chains(node_context, family) } else { Vec::new() };
             let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
             // Also chains that another process modified, without changes of their frontends.
@@ -177,9 +175,6 @@ impl Prepared {
         for family in Family::ALL {
             delta.write(family, &mut batch);
         }
-        for (family, gone) in &gone {
-            gone.write(*family, &mut batch);
-        }
         let repaired = match &current.difference {
             Difference::Reread(planned) if !batch.is_empty() => {
                 let chains = if planned.chains { 0 } else { chains };
@@ -197,23 +192,19 @@ impl Prepared {
     }
 
     /// Updates the record after the commit.
-    pub(super) fn enter(self, current: &mut Current, policy: &mut OwnershipPolicy) -> SyncReport {
+    pub(super) fn enter(self, current: &mut Current) -> SyncReport {
         let (messages, bytes) = (self.batch.messages(), self.batch.bytes().len());
         // At a start, this is much memory, and the record needs some.
         drop(self.batch);
         current.advance();
-        current.moved_affinity.clear();
         let record = &mut current.record;
         for (family, table) in self.tables {
-            if table.owner == TableOwner::Ours {
-                policy.kernel_can = Some(true);
-            }
             record.set_table(family, TableState::Ours(table));
         }
         let (mut added, mut deleted) = self.delta.counts();
         self.delta.enter(record);
         for (family, gone) in self.gone {
-            let (more, fewer) = gone.counts();
+            let (more, fewer) = gone.counts;
             (added, deleted) = (added + more, deleted + fewer);
             gone.enter(record, family);
         }

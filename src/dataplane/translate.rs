@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::codec::table_family;
 use ipnet::IpNet;
 use nfnetlink::nft::{
-    BaseChain, ChainKind, Comparison, Expr, Hook, Register, Verdict, Wanted, rule_text as text_of,
+    BaseChain, ChainType, Comparison, Expr, Hook, Register, Verdict, Wanted, rule_text as text_of,
 };
 use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, HASH_SEED, Is, Rule, Set, Statement};
@@ -27,16 +27,16 @@ pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     BaseChain {
         kind: match hook {
             BaseHook::FilterPrerouting | BaseHook::FilterForward | BaseHook::FilterOutput => {
-                ChainKind::Filter
+                ChainType::Filter
             }
-            _ => ChainKind::Nat,
+            _ => ChainType::Nat,
         },
         hook: match hook {
-            BaseHook::Prerouting | BaseHook::FilterPrerouting => Hook::Prerouting,
-            BaseHook::Input => Hook::Input,
+            BaseHook::Prerouting | BaseHook::FilterPrerouting => Hook::PreRouting,
+            BaseHook::Input => Hook::In,
             BaseHook::FilterForward => Hook::Forward,
-            BaseHook::Output | BaseHook::FilterOutput => Hook::Output,
-            BaseHook::Postrouting => Hook::Postrouting,
+            BaseHook::Output | BaseHook::FilterOutput => Hook::Out,
+            BaseHook::Postrouting => Hook::PostRouting,
         },
         priority,
     }

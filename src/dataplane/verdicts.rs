@@ -115,12 +115,11 @@ pub fn add_verdicts(
             if encoded.is_empty() {
                 continue;
             }
-            let elements = look_up(kernel, family, pools.verdicts(), &encoded)?;
-            for (key, element) in keys.into_iter().zip(elements) {
-                if let Some(element) = element {
-                    found.entry(key).or_default().note(key, pools, &element.as_listed());
+            look_up(kernel, family, pools.verdicts(), &encoded, &mut |place, element| {
+                if let Some(key) = keys.get(place) {
+                    found.entry(*key).or_default().note(*key, pools, &element);
                 }
-            }
+            })?;
         }
     }
     Ok(())

@@ -107,19 +107,12 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let times = [
             self.commit_at(now),
             Some(self.chains_at).filter(|_| self.dataplane.counts_unused_chains()),
-            self.check_at.filter(|_| self.listener.is_some() || !self.dataplane.is_owner()),
-            self.dataplane.next_check(),
+            self.check_at.filter(|_| self.listener.is_some() || self.dataplane.is_checked()),
             trial,
             self.dataplane.next_gone().filter(|_| !self.due),
             self.dataplane.next_sweep(now),
         ];
         times.into_iter().flatten().min()
-    }
-
-    /// When a comparison with the kernel goes on.
-    #[cfg(test)]
-    pub(super) fn next_check(&self) -> Option<Instant> {
-        self.dataplane.next_check()
     }
 
     /// Receives a command, on which [`Worker::work`] acts.
@@ -211,11 +204,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.due |= is_due(self.dataplane.next_trial());
         self.due |= is_due(self.dataplane.next_gone());
-        if is_due(self.check_at) || is_due(self.dataplane.next_check()) {
+        if is_due(self.check_at) {
             // If the kernel does not answer, the next sync fails and reports it.
             self.due |= self.dataplane.check(now).unwrap_or(true);
-        }
-        if is_due(self.check_at) {
             self.schedule_check(now);
             self.listener.take_if(|(_, until)| *until <= now);
         }

@@ -10,7 +10,7 @@ use shunt_core::model::Family;
 
 use super::{Facts, Judgement, fail, ok, warn};
 use crate::agent::health::families;
-use crate::dataplane::{self, MissingFeature, has_ipv6, has_owned_tables, missing_features};
+use crate::dataplane::{self, Abilities, MissingFeature, missing_features};
 use crate::flows::Conntrack;
 
 /// Opens a socket to nf_tables that answers.
@@ -56,7 +56,7 @@ fn answer<T>(answer: Result<T, Error>, release: &str) -> Judgement {
 pub(super) fn features(facts: &Facts<'_>) -> Judgement {
     let mut kernel = kernel()?;
     // If the kernel cannot be asked, the next question says so.
-    let has_ipv6 = has_ipv6(&mut kernel).unwrap_or(true);
+    let has_ipv6 = Abilities::ask(&mut kernel).map_or(true, |it| it.ipv6);
     let mut missing = Vec::new();
     for family in Family::ALL.into_iter().filter(|family| *family == Family::V4 || has_ipv6) {
         let of_family = missing_features(&mut kernel, &facts.node_context, family);
@@ -89,7 +89,7 @@ pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
     if !facts.run.own_tables {
         return ok("--own-tables=false: other processes can modify the tables");
     }
-    ok(match has_owned_tables(&mut kernel).map_err(unasked)? {
+    ok(match Abilities::ask(&mut kernel).map_err(unasked)?.owned_tables {
         true => "no other process can modify the tables of a running agent",
         false => {
             "this kernel cannot protect tables (Linux 6.9 can): every second \
@@ -116,8 +116,8 @@ fn lists(answer: Result<(), impl Display>) -> Judgement {
 }
 
 pub(super) fn ipv6(_: &Facts<'_>) -> Judgement {
-    let in_tables = connect().and_then(|mut kernel| has_ipv6(&mut kernel)).unwrap_or(true);
-    reachable(families().contains(&Family::V6), in_tables)
+    let in_tables = connect().and_then(|mut kernel| Abilities::ask(&mut kernel));
+    reachable(families().contains(&Family::V6), in_tables.map_or(true, |it| it.ipv6))
 }
 
 fn reachable(on_node: bool, in_tables: bool) -> Judgement {

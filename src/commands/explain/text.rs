@@ -47,7 +47,7 @@ pub(super) fn summary(explanation: &Explanation) -> String {
                 format!("{reached} of {all} endpoints can be reached; {reason}")
             }
         }
-        (Verdict::NotAService, None) => "no Service has this destination".to_owned(),
+        (Verdict::NotAService, None) => "this destination belongs to no Service".to_owned(),
         (_, Some(reason)) => reason.to_owned(),
         (_, None) => "no reason is known".to_owned(),
     }

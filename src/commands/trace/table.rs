@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use nfnetlink::Family;
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
+    BaseChain, Batch, ChainType, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
     TABLE_OWNER, Wanted,
 };
 use nix::errno::Errno;
@@ -49,14 +49,14 @@ pub(super) enum Marker {
 
 /// The chains: name, hook, priority, meaning.
 const CHAINS: [(&str, Hook, i32, Marker); 8] = [
-    ("from-outside", Hook::Prerouting, RAW, Marker::Start),
-    ("from-node", Hook::Output, RAW, Marker::Start),
-    ("reply-from-outside", Hook::Prerouting, TRACKED, Marker::Reply),
-    ("reply-from-node", Hook::Output, TRACKED, Marker::Reply),
-    ("before-routing", Hook::Prerouting, LAST, Marker::Translated),
+    ("from-outside", Hook::PreRouting, RAW, Marker::Start),
+    ("from-node", Hook::Out, RAW, Marker::Start),
+    ("reply-from-outside", Hook::PreRouting, TRACKED, Marker::Reply),
+    ("reply-from-node", Hook::Out, TRACKED, Marker::Reply),
+    ("before-routing", Hook::PreRouting, LAST, Marker::Translated),
     ("forward", Hook::Forward, FIRST, Marker::Forward),
-    ("leave", Hook::Postrouting, LAST, Marker::Leaves),
-    ("arrive", Hook::Input, LAST, Marker::Arrives),
+    ("leave", Hook::PostRouting, LAST, Marker::Leaves),
+    ("arrive", Hook::In, LAST, Marker::Arrives),
 ];
 
 impl Marker {
@@ -101,7 +101,7 @@ fn create(kernel: &mut dyn Kernel, target: &Target, replies: bool) -> Result<(),
             batch.add_set(family, TABLE, set, &clients(family, target.count));
         }
         for (name, hook, priority, marker) in CHAINS {
-            let base = BaseChain { kind: ChainKind::Filter, hook, priority };
+            let base = BaseChain { kind: ChainType::Filter, hook, priority };
             let rules = match marker {
                 Marker::Start => vec![first_packets(family, target)],
                 Marker::Reply if !replies => continue,

@@ -327,7 +327,7 @@ fn want_of_memory_for_a_large_service_costs_itself() {
 #[test]
 fn kernel_without_owned_tables_gets_shared_ones() {
     let namespace = Namespace::new();
-    namespace.limit(Features { table_flags: 0, ..Features::default() });
+    namespace.limit(Features { table_flags: 1, ..Features::default() });
     let mut world = World::with(namespace, Ownership::Own, PACE);
     world.commit(cluster(&[11]));
     assert!(!world.snapshot().is_owner);
@@ -366,6 +366,16 @@ fn kernel_without_ipv6_gets_the_rules_of_ipv4() {
             "{events:?}"
         );
     }
+}
+
+/// The kernel is asked again for what it seemed to have.
+#[test]
+fn abilities_that_the_kernel_loses_fail_no_sync() {
+    let mut world = World::new();
+    let (ipv6, table_flags, timeouts) = (Ipv6::Absent, 1, false);
+    world.namespace.limit(Features { ipv6, table_flags, timeouts });
+    world.commit(cluster(&[11]));
+    assert!(!world.snapshot().is_owner);
 }
 
 /// A reading that looks odd is repeated later; commands are taken meanwhile.

@@ -271,11 +271,6 @@ impl World {
         self.worker.next_wake(now).map(|at| at - self.start)
     }
 
-    /// When a comparison with the kernel goes on.
-    pub(super) fn next_check(&self) -> Option<Instant> {
-        self.worker.next_check()
-    }
-
     /// What happened since the last call.
     pub(super) fn log(&self) -> Vec<Logged> {
         std::mem::take(&mut self.shared.lock().log)

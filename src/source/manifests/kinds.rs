@@ -33,7 +33,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
         Some(kind) => {
             let expected = kind.versions()[0];
             Recognised::Mistake(format!(
-                "{kind} objects are read as {expected} only; write apiVersion: {expected}"
+                "shunt reads {kind} objects only as {expected}; write apiVersion: {expected}"
             ))
         }
         None => match similar(name).filter(|kind| is_of_group(*kind)) {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::nft::{Batch, Kernel, Socket, TABLE_OWNER, TABLE_PERSIST, TableFamily};
-use shunt::dataplane::{has_owned_tables, missing_features};
+use shunt::dataplane::{Abilities, missing_features};
 use shunt_core::model::{Change, Dirty, Family, ObjectName, Store};
 use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
 use shunt_testbed::Netns;
@@ -50,7 +50,7 @@ fn owned_tables_are_found_where_the_kernel_takes_them() -> Result<()> {
     let mut kernel = kernel(&ns)?;
     let mut batch = Batch::new(None);
     batch.add_table(TableFamily::Ip, TABLE, TABLE_OWNER | TABLE_PERSIST, TABLE);
-    let found = has_owned_tables(&mut kernel)?;
+    let found = Abilities::ask(&mut kernel)?.owned_tables;
     assert_eq!(ns.output("nft", &["list", "tables"])?, "");
     assert_eq!(found, kernel.commit(&batch.finish()).is_ok());
     Ok(())

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{BaseChain, Batch, ChainKind, Expr, Hook, Kernel, Socket, Verdict};
+use nfnetlink::nft::{BaseChain, Batch, ChainType, Expr, Hook, Kernel, Socket, Verdict};
 use serde_json::{Value, json};
 use shunt_testbed::{Agent, Netns, Node, Protocol, Service};
 
@@ -66,7 +66,7 @@ fn name_of_a_process_is_escaped() -> Result<()> {
 fn drop_forwarded(ns: &Netns) -> Result<()> {
     ns.run(|| {
         let mut batch = Batch::new(None);
-        let (kind, hook) = (ChainKind::Filter, Hook::Forward);
+        let (kind, hook) = (ChainType::Filter, Hook::Forward);
         batch.add_table(Family::Ip, NAME, 0, "");
         batch.add_chain(Family::Ip, NAME, NAME, Some(BaseChain { kind, hook, priority: 0 }));
         batch.add_rule(Family::Ip, NAME, NAME, &[Expr::Verdict(Verdict::Drop)], Some(NAME));

@@ -52,14 +52,15 @@ impl Desired {
         node_name.clone_into(&mut self.node_name);
     }
 
-    /// Leaves IPv6 out of the plan from the next update on whose node context is dirty.
-    pub fn set_ipv4_only(&mut self) {
-        self.options.ipv4_only = true;
+    /// Leaves IPv6 out of the plan from the next update on whose node context is dirty. Returns false if
+    /// it is out already.
+    pub fn set_ipv4_only(&mut self) -> bool {
+        !std::mem::replace(&mut self.options.ipv4_only, true)
     }
 
-    /// Leaves the timeouts of TCP connections out of the plan, likewise.
-    pub fn set_without_timeouts(&mut self) {
-        self.options.tcp_timeouts = None;
+    /// Leaves the timeouts of TCP connections out of the plan, likewise. Returns false if it had none.
+    pub fn set_without_timeouts(&mut self) -> bool {
+        self.options.tcp_timeouts.take().is_some()
     }
 
     /// Plans the dirty Services again; all known Services if another node context changes their

@@ -99,8 +99,8 @@ impl Batch {
         let table = Table::new(c_string(table), proto(family));
         let mut chain = Chain::new(c_string(name), &table);
         if let Some(base) = base {
-            chain.set_hook(base.hook.raw(), base.priority);
-            chain.set_type(base.kind.raw());
+            chain.set_hook(base.hook, base.priority);
+            chain.set_type(base.kind);
             chain.set_policy(Policy::Accept);
         }
         self.object(&chain);

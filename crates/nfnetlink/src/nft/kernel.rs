@@ -1,7 +1,7 @@
 //! The calls to nf_tables as a trait, so that a model of the kernel can answer them in tests.
 
 use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Error,
     FinishedBatch,
 };
 use crate::Family;
@@ -86,9 +86,9 @@ pub trait Kernel: Send {
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error>;
 
-    /// Looks up elements of a set or map by their keys, as `nft get element` does. Returns one result
-    /// per key; `None` if there is no such element. In a set of ranges, the result is the range that
-    /// contains the key. The caller pads each field of a key to four bytes. The keys may be answered by
+    /// Looks up elements of a set or map by their keys, as `nft get element` does. Calls `each`
+    /// with the place of a key and its element. In a set of ranges, that is the range that contains
+    /// the key. The caller pads each field of a key to four bytes. The keys may be answered by
     /// different generations.
     ///
     /// # Errors
@@ -100,7 +100,8 @@ pub trait Kernel: Send {
         table: &str,
         set: &str,
         keys: &[&[u8]],
-    ) -> Result<Vec<Option<Element>>, Error>;
+        each: &mut dyn FnMut(usize, DumpedElement<'_>),
+    ) -> Result<(), Error>;
 
     /// Starts to list a set or map part by part, over a connection of its own, so that transactions
     /// and other listings are possible between two parts. One such listing at a time.

@@ -48,9 +48,7 @@ pub use crate::error::Error;
 pub use crate::family::Family as TableFamily;
 pub use base_chains::{AttachedChain, NfProto};
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{
-    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
-};
+pub use dump::{Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 pub use element::{Age, ElementData, Elements};
 pub use expr::{Bitwise, Comparison, Expr, Extension, Register, Wanted};
 #[cfg(any(test, feature = "fuzz"))]
@@ -59,7 +57,7 @@ pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{
-    BaseChain, ChainKind, Hook, SetData, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST,
+    BaseChain, ChainType, Hook, SetData, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST,
 };
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;

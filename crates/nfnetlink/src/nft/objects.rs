@@ -1,5 +1,7 @@
 //! Definitions of base chains, sets and maps.
 
+pub use nftnl::{ChainType, Hook};
+
 use super::TypeOf;
 use super::uapi::NFT_SET_CONCAT;
 
@@ -10,64 +12,11 @@ pub const TABLE_OWNER: u32 = 0x2;
 /// `NFT_TABLE_F_PERSIST` (Linux 6.9): the table outlives the socket that owns it.
 pub const TABLE_PERSIST: u32 = 0x4;
 
-/// A netfilter hook, the point where a base chain sees packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// Packets that arrive, before routing.
-    Prerouting,
-    /// Packets for the node itself.
-    Input,
-    /// Packets that the node forwards.
-    Forward,
-    /// Packets that the node itself sends.
-    Output,
-    /// Packets that leave, after routing.
-    Postrouting,
-}
-
-impl Hook {
-    pub(super) fn raw(self) -> nftnl::Hook {
-        match self {
-            Hook::Prerouting => nftnl::Hook::PreRouting,
-            Hook::Input => nftnl::Hook::In,
-            Hook::Forward => nftnl::Hook::Forward,
-            Hook::Output => nftnl::Hook::Out,
-            Hook::Postrouting => nftnl::Hook::PostRouting,
-        }
-    }
-}
-
-impl Hook {
-    /// Returns the hook's number (`NF_INET_*`).
-    #[must_use]
-    pub fn number(self) -> u32 {
-        self.raw() as u32
-    }
-}
-
-/// The type of a base chain, which limits its statements (`NFTA_CHAIN_TYPE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChainKind {
-    /// For accept, drop, reject and marks.
-    Filter,
-    /// For address translation; sees the first packet of a connection only.
-    Nat,
-}
-
-impl ChainKind {
-    pub(super) fn raw(self) -> nftnl::ChainType {
-        match self {
-            ChainKind::Filter => nftnl::ChainType::Filter,
-            ChainKind::Nat => nftnl::ChainType::Nat,
-        }
-    }
-}
-
 /// The properties of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseChain {
     /// The type, which limits the statements.
-    pub kind: ChainKind,
+    pub kind: ChainType,
     /// The hook where the chain sees packets.
     pub hook: Hook,
     /// The priority among the chains of the hook; the kernel runs lower ones first.

@@ -10,7 +10,7 @@ use super::uapi::{
     NFTA_SET_TABLE, kind,
 };
 use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Error,
     FinishedBatch, Generation, Kernel,
 };
 use crate::Family;
@@ -208,32 +208,31 @@ impl Kernel for Socket {
         table: &str,
         set: &str,
         keys: &[&[u8]],
-    ) -> Result<Vec<Option<Element>>, Error> {
-        let mut found: Vec<Option<Element>> = vec![None; keys.len()];
+        each: &mut dyn FnMut(usize, DumpedElement<'_>),
+    ) -> Result<(), Error> {
         let mut failure = None;
-        let mut is_missing = false;
-        for (chunk, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
+        let (mut is_found, mut is_missing) = (false, false);
+        for (chunk, start) in keys.chunks(KEYS).zip((0..).step_by(KEYS)) {
             let body = |key: &&[u8], body: &mut Vec<u8>| {
                 put_netfilter_header(body, family.number(), 0);
                 put_query(body, table, set, Some(key));
             };
-            let each = |position: usize, answer: Result<Message<'_>, Errno>| match (
-                answer,
-                found.get_mut(position),
-            ) {
-                (Ok(message), Some(slot)) => *slot = elements(&message).next().map(Into::into),
-                (Err(Errno::ENOENT), _) => is_missing = true,
-                (Err(errno), _) => failure = Some(errno),
-                (Ok(_), None) => {}
+            let answered = |place: usize, answer: Result<Message<'_>, Errno>| match answer {
+                Ok(message) => {
+                    is_found = true;
+                    elements(&message).for_each(|element| each(start + place, element));
+                }
+                Err(Errno::ENOENT) => is_missing = true,
+                Err(errno) => failure = Some(errno),
             };
-            self.connection.request_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, each)?;
+            self.connection.request_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, answered)?;
         }
         let request = "look up an element";
         if let Some(errno) = failure {
             return Err(Error::Request { request, errno });
         }
         // The kernel has one error for a missing element, set and table.
-        if is_missing && found.iter().all(Option::is_none) {
+        if is_missing && !is_found {
             let of = |body: &mut Vec<u8>| {
                 put_text(body, NFTA_SET_TABLE, table);
                 put_text(body, NFTA_SET_NAME, set);
@@ -242,7 +241,7 @@ impl Kernel for Socket {
             self.get(request, libc::NFT_MSG_GETSET, family.number(), of, DumpedSet::parse)?
                 .ok_or(Error::Request { request, errno: Errno::ENOENT })?;
         }
-        Ok(found)
+        Ok(())
     }
 
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {

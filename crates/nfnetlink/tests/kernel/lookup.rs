@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::Family;
-use nfnetlink::nft::{Counter, Element, Error, Kernel as _, OwnedData, Socket, Verdict};
+use nfnetlink::nft::{Age, Counter, ElementData, Error, Kernel as _, Socket};
 use nix::errno::Errno;
 use shunt_testbed::Netns;
 
@@ -37,8 +37,33 @@ fn with_rules(test: impl FnOnce(&mut Socket) -> Result<()> + Send) -> Result<()>
     netns.run(|| test(&mut Socket::open()?))
 }
 
+/// An element that was found: its data as text.
+#[derive(Debug, Clone, PartialEq)]
+struct Element {
+    key: Vec<u8>,
+    key_end: Option<Vec<u8>>,
+    data: Option<String>,
+    comment: Option<String>,
+    age: Option<Age>,
+    counter: Option<Counter>,
+}
+
 fn lookup(socket: &mut Socket, set: &str, keys: &[&[u8]]) -> Result<Vec<Option<Element>>, Error> {
-    socket.lookup(Family::Ip, "t", set, keys)
+    let mut all = vec![None; keys.len()];
+    socket.lookup(Family::Ip, "t", set, keys, &mut |place, found| {
+        all[place] = Some(Element {
+            key: found.key.to_vec(),
+            key_end: found.key_end.map(<[u8]>::to_vec),
+            data: found.data.map(|data| match data {
+                ElementData::Value(bytes) => format!("{bytes:?}"),
+                ElementData::Verdict(verdict) => verdict.to_string(),
+            }),
+            comment: found.comment.map(str::to_owned),
+            age: found.age,
+            counter: found.counter,
+        });
+    })?;
+    Ok(all)
 }
 
 #[test]
@@ -51,15 +76,15 @@ fn elements_are_found_by_their_keys() -> Result<()> {
             panic!("{found:?}");
         };
         assert_eq!(found.key, first);
-        assert_eq!(found.data, Some(OwnedData::Verdict(Verdict::Goto("web".to_owned()))));
+        assert_eq!(found.data.as_deref(), Some("goto web"));
         assert_eq!(found.counter, Some(Counter { packets: 7, bytes: 420 }));
         assert_eq!(found.comment.as_deref(), Some("shop/web:http"));
-        assert_eq!(other.data, Some(OwnedData::Verdict(Verdict::Drop)));
+        assert_eq!(other.data.as_deref(), Some("drop"));
         assert_eq!(other.counter, Some(Counter::default()));
 
         let found = lookup(socket, "endpoints", &[&[10, 0, 0, 1]])?;
-        let data = found[0].as_ref().and_then(|element| element.data.as_ref());
-        assert_eq!(data, Some(&OwnedData::Value(vec![192, 0, 2, 7])));
+        let data = found[0].as_ref().and_then(|element| element.data.as_deref());
+        assert_eq!(data, Some("[192, 0, 2, 7]"));
         assert_eq!(lookup(socket, "endpoints", &[])?, []);
 
         // The kernel has the counter in a list if it is not alone.
@@ -117,6 +142,7 @@ fn missing_sets_and_wrong_keys_are_errors() -> Result<()> {
             table,
             set,
             &[key],
+            &mut |_, _| {},
         ) {
             Err(Error::Request { errno, .. }) => errno,
             other => panic!("{table} {set}: {other:?}"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use nfnetlink::Family;
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Expr, Hook, Kernel as _, NfProto, Register, SetType, Socket,
+    BaseChain, Batch, ChainType, Expr, Hook, Kernel as _, NfProto, Register, SetType, Socket,
     TABLE_OWNER, TraceEvent, TraceListener, TraceStep, Verdict, Wanted,
 };
 use nix::poll::{PollFd, PollFlags, poll};
@@ -99,7 +99,7 @@ fn full_set_limits_the_traced_packets() -> Result<()> {
         batch.add_table(family, table, TABLE_OWNER, "a test");
         let sources = SetType { learned: true, size: Some(2), ..SetType::of(13, 2) };
         batch.add_set(family, table, "ports", &sources);
-        let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Output, priority: -301 };
+        let base = BaseChain { kind: ChainType::Filter, hook: Hook::Out, priority: -301 };
         batch.add_chain(family, table, "start", Some(base));
         let first = Register(0);
         let load = Expr::transport(0, 2, first);

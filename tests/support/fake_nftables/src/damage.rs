@@ -1,7 +1,7 @@
 //! What others do to nf_tables while we run.
 
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily, Verdict,
+    BaseChain, Batch, ChainType, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily, Verdict,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -163,7 +163,7 @@ impl Damage {
                 }
             }
             Damage::AddChain(name, is_base) => {
-                let (kind, hook) = (ChainKind::Filter, Hook::Forward);
+                let (kind, hook) = (ChainType::Filter, Hook::Forward);
                 let base = is_base.then_some(BaseChain { kind, hook, priority: 7 });
                 batch.add_chain(family, TABLE, name, base);
             }

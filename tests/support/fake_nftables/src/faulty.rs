@@ -1,7 +1,7 @@
 //! A kernel that fails when it is told to.
 
 use nfnetlink::nft::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Error,
     FinishedBatch, Generation, Kernel, TableFamily,
 };
 
@@ -150,8 +150,9 @@ impl<K: Kernel> Kernel for Faulty<K> {
         table: &str,
         set: &str,
         keys: &[&[u8]],
-    ) -> Result<Vec<Option<Element>>, Error> {
-        self.call(Call::Lookup, |kernel| kernel.lookup(family, table, set, keys))
+        each: &mut dyn FnMut(usize, DumpedElement<'_>),
+    ) -> Result<(), Error> {
+        self.call(Call::Lookup, |kernel| kernel.lookup(family, table, set, keys, each))
     }
 
     fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
     self, Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
-    Element as Found, Error, FinishedBatch, Generation, Kernel, TABLE_OWNER, TABLE_PERSIST,
-    TableFamily,
+    Error, FinishedBatch, Generation, Kernel, TABLE_OWNER, TABLE_PERSIST, TableFamily,
 };
 use nix::errno::Errno;
 
@@ -318,14 +317,17 @@ impl Kernel for Socket {
         table: &str,
         set: &str,
         keys: &[&[u8]],
-    ) -> Result<Vec<Option<Found>>, Error> {
+        each: &mut dyn FnMut(usize, DumpedElement<'_>),
+    ) -> Result<(), Error> {
         let found = self.look(family, table, |found| {
             let set = found.set(set)?;
-            let element = |key: &&[u8]| {
+            for (place, key) in keys.iter().enumerate() {
                 let held = if set.has_ranges() { set.holding(key) } else { set.elements.get(*key) };
-                held?.dumped().map(Found::from)
-            };
-            Some(keys.iter().map(element).collect())
+                if let Some(element) = held.and_then(Element::dumped) {
+                    each(place, element);
+                }
+            }
+            Some(())
         });
         found.flatten().ok_or(missing("look up an element"))
     }

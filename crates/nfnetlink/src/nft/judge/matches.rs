@@ -1,5 +1,6 @@
 //! The expressions of nf_tables, evaluated for one packet.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::packet::{Interface, State, Tracking, View, addresses, has_ports, octets};
@@ -17,26 +18,12 @@ use crate::nft::{Bitwise, Comparison, Expr, Register, Verdict};
 /// The size of an interface's name in a register (`IFNAMSIZ`).
 const NAME: usize = libc::IFNAMSIZ;
 
-/// Why a match is undecided.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// Something is not known to the expression.
-    Here(String),
-    /// An earlier rule may have changed the packet, for this reason.
-    Earlier(String),
-}
-
-impl Reason {
-    /// The reason of a match that is decided.
-    pub(super) const NONE: Reason = Reason::Here(String::new());
-}
-
 /// What an expression does with a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The next expression follows, if this truth is not [`Truth::No`]. If it is
-    /// [`Truth::Unknown`], the next rule may follow instead, for this reason.
-    Match(Truth, Reason),
+    /// The next expression follows, if this is not [`Truth::No`]. If it is [`Truth::Unknown`], the
+    /// next rule may follow instead, for the reason of the evaluation.
+    Match(Truth),
     /// A verdict ends the rule.
     Verdict(Verdict),
     /// Drops the packet, by this statement.
@@ -44,8 +31,8 @@ pub(super) enum Step {
     /// Translates an address by this statement, and accepts the packet.
     Translate(String),
     /// Changes something that the connection tracking or NAT of later chains needs, by this
-    /// statement. The next expression follows, or with a reason perhaps the next rule.
-    Divert(String, Option<Reason>),
+    /// statement. The next expression follows or, if this is unknown, perhaps the next rule.
+    Divert(String, Truth),
     /// Anything may happen to the packet after this statement, for this reason.
     Anything { what: String, why: &'static str },
     /// A set has the answer.
@@ -54,37 +41,29 @@ pub(super) enum Step {
 
 impl Step {
     /// The next expression follows.
-    pub(super) const NEXT: Step = Step::Match(Truth::Yes, Reason::NONE);
-
-    /// The next rule follows.
-    const BREAK: Step = Step::Match(Truth::No, Reason::NONE);
-
-    pub(super) fn compared(truth: Truth, reason: impl FnOnce() -> Reason) -> Step {
-        Step::Match(truth, if truth == Truth::Unknown { reason() } else { Reason::NONE })
-    }
+    pub(super) const NEXT: Step = Step::Match(Truth::Yes);
 
     /// Another program or device decides.
     fn hands_over(what: &str) -> Step {
         let why = "it hands the packet over to another program or device";
         Step::Anything { what: what.to_owned(), why }
     }
-
-    fn sometimes(what: impl Into<String>) -> Step {
-        Step::Match(Truth::Unknown, Reason::Here(what.into()))
-    }
 }
 
 /// The state of a packet within a rule.
 #[derive(Debug, Clone)]
-pub(super) struct Evaluation {
+pub(super) struct Evaluation<'a> {
     pub(super) registers: Registers,
-    /// Why the last loaded value is not known, if it is not.
-    unknown: Option<Reason>,
+    /// Why the last value or match is not known, if it is not.
+    unknown: Option<String>,
+    chain: &'a str,
+    /// The handle of the rule.
+    rule: u64,
 }
 
-impl Evaluation {
-    pub(super) fn new() -> Evaluation {
-        Evaluation { registers: Registers::new(), unknown: None }
+impl<'a> Evaluation<'a> {
+    pub(super) fn new(chain: &'a str, rule: u64) -> Evaluation<'a> {
+        Evaluation { registers: Registers::new(), unknown: None, chain, rule }
     }
 
     /// Evaluates an expression, which may change registers and state.
@@ -130,12 +109,11 @@ impl Evaluation {
                     Comparison::Greater => bits.is_greater(with),
                     Comparison::GreaterOrEqual => !bits.is_less(with),
                 };
-                Step::compared(truth, || self.reason())
+                Step::Match(truth)
             }
             Expr::Range { from, negate, first, last } => {
                 let bits = self.registers.load(*from, first.len());
-                let truth = bits.is_between(first, last).inverted(*negate);
-                Step::compared(truth, || self.reason())
+                Step::Match(bits.is_between(first, last).inverted(*negate))
             }
             Expr::Bitwise { from, to, length, operation } => {
                 let bits = self.registers.load(*from, *length as usize);
@@ -168,14 +146,13 @@ impl Evaluation {
             Expr::Match(extension) => {
                 let name = &extension.name;
                 let truth = xt::matches(extension, view, state);
-                if let Some(doubt) = state.mark_doubt.as_ref().filter(|_| name == "mark") {
-                    return Step::compared(truth, || Reason::Earlier(doubt.clone()));
+                if truth == Truth::Unknown {
+                    self.doubt(format_args!(
+                        "whether the iptables match {name} applies is not known"
+                    ));
+                    self.earlier(state.mark_doubt.as_ref().filter(|_| name == "mark"));
                 }
-                Step::compared(truth, || {
-                    Reason::Here(format!(
-                        "whether the match {name} of iptables applies is not known"
-                    ))
-                })
+                Step::Match(truth)
             }
             Expr::Target(extension) => xt::target(extension, state),
             Expr::Counter => Step::NEXT,
@@ -212,8 +189,8 @@ impl Evaluation {
             "redir" => Step::Translate("redirect".to_owned()),
             // Without a socket, the next rule follows.
             "tproxy" => {
-                let why = "whether tproxy finds a socket is not known".to_owned();
-                Step::Divert("tproxy".to_owned(), Some(Reason::Here(why)))
+                self.doubt("whether tproxy finds a socket is not known");
+                Step::Divert("tproxy".to_owned(), Truth::Unknown)
             }
             name => Step::Anything {
                 what: format!("the expression {name}"),
@@ -225,19 +202,37 @@ impl Evaluation {
     /// Matches some packets, which ones depends on a state that is not known.
     fn sometimes(&mut self, name: &str) -> Step {
         // It may have written to a register.
-        self.forget_all(name);
-        Step::sometimes(format!("whether {name} matches is not known"))
+        self.registers = Registers::new();
+        self.unsure(format!("whether {name} matches is not known"))
     }
 
-    /// Returns why a comparison is undecided.
-    pub(super) fn reason(&self) -> Reason {
-        let here = || Reason::Here("a compared value is not known".to_owned());
-        self.unknown.clone().unwrap_or_else(here)
+    /// Returns why a match is undecided.
+    pub(super) fn reason(&mut self) -> String {
+        if self.unknown.is_none() {
+            self.forget("a compared value");
+        }
+        self.unknown.clone().unwrap_or_default()
+    }
+
+    /// Notes why something is not known.
+    pub(super) fn doubt(&mut self, why: impl fmt::Display) {
+        self.unknown = Some(format!("{why} (rule {} of chain {})", self.rule, self.chain));
+    }
+
+    /// Notes why an earlier rule may have changed the value.
+    fn earlier(&mut self, doubt: Option<&String>) {
+        self.unknown = doubt.cloned().or(self.unknown.take());
+    }
+
+    /// Matches or not, for this reason.
+    pub(super) fn unsure(&mut self, why: impl fmt::Display) -> Step {
+        self.doubt(why);
+        Step::Match(Truth::Unknown)
     }
 
     /// Notes that this value is not known.
     fn forget(&mut self, what: &str) {
-        self.unknown = Some(Reason::Here(format!("{what} is not known")));
+        self.doubt(format_args!("{what} is not known"));
     }
 
     /// Notes that all values are unknown, because of this one.
@@ -287,7 +282,7 @@ impl Evaluation {
             Step::NEXT
         } else {
             // The packet may be too short.
-            Step::sometimes(format!("{what} is not known"))
+            Step::Match(Truth::Unknown)
         }
     }
 
@@ -296,9 +291,7 @@ impl Evaluation {
         let (bits, what) = match key {
             libc::NFT_META_MARK => {
                 self.store(to, &state.mark, "the mark");
-                if let Some(doubt) = &state.mark_doubt {
-                    self.unknown = Some(Reason::Earlier(doubt.clone()));
-                }
+                self.earlier(state.mark_doubt.as_ref());
                 return Step::NEXT;
             }
             libc::NFT_META_PROTOCOL => {
@@ -325,7 +318,7 @@ impl Evaluation {
             _ => {
                 // A packet may lack the property.
                 self.store_unknown(to, NAME, "a property of the packet");
-                return Step::sometimes(format!("the property {key} of meta is not known"));
+                return self.unsure(format_args!("the property {key} of meta is not known"));
             }
         };
         self.store(to, &bits, what)
@@ -344,10 +337,10 @@ impl Evaluation {
         }
         match state.tracking {
             Tracking::Tracked => {}
-            Tracking::Before | Tracking::Untracked => return Step::BREAK,
+            Tracking::Before | Tracking::Untracked => return Step::Match(Truth::No),
             Tracking::Unknown => {
                 self.store_unknown(to, 16, "the connection");
-                return Step::sometimes("whether the packet is tracked is not known");
+                return self.unsure("whether the packet is tracked is not known");
             }
         }
         let packet = view.packet;
@@ -368,10 +361,10 @@ impl Evaluation {
             libc::NFT_CT_L3PROTOCOL => (Bits::known([family.number()]), ""),
             libc::NFT_CT_PROTOCOL => (Bits::known([packet.protocol]), ""),
             libc::NFT_CT_SRC_IP | libc::NFT_CT_DST_IP if family != Family::Ip => {
-                return Step::BREAK;
+                return Step::Match(Truth::No);
             }
             libc::NFT_CT_SRC_IP6 | libc::NFT_CT_DST_IP6 if family != Family::Ip6 => {
-                return Step::BREAK;
+                return Step::Match(Truth::No);
             }
             libc::NFT_CT_SRC | libc::NFT_CT_SRC_IP | libc::NFT_CT_SRC_IP6 => {
                 (address(tuple.source), "the original source")
@@ -384,7 +377,7 @@ impl Evaluation {
             _ => {
                 // A connection may lack the property.
                 self.store_unknown(to, 16, "a property of the connection");
-                return Step::sometimes(format!("the property {key} of ct is not known"));
+                return self.unsure(format_args!("the property {key} of ct is not known"));
             }
         };
         self.store(to, &bits, what)
@@ -399,7 +392,7 @@ impl Evaluation {
             Some(kind) => self.store(to, &Bits::known(kind.to_ne_bytes()), ""),
             None => {
                 self.store_unknown(to, NAME, "a route");
-                Step::sometimes("a route is not known")
+                Step::Match(Truth::Unknown)
             }
         }
     }
@@ -412,13 +405,13 @@ fn set_payload(base: i32, offset: usize, bits: &Bits, view: &View<'_>, state: &m
             let (at, addresses) = addresses(view.packet.family());
             state.network.write(offset, bits);
             if offset < at + addresses && end > at {
-                return Step::Divert("a change of an address".to_owned(), None);
+                return Step::Divert("a change of an address".to_owned(), Truth::Yes);
             }
         }
         libc::NFT_PAYLOAD_TRANSPORT_HEADER => {
             state.transport.write(offset, bits);
             if offset < 4 && has_ports(view.packet.protocol) {
-                return Step::Divert("a change of a port".to_owned(), None);
+                return Step::Divert("a change of a port".to_owned(), Truth::Yes);
             }
         }
         _ => {}
@@ -433,7 +426,7 @@ pub(super) fn untrack(state: &mut State) -> Step {
         Tracking::Before => state.tracking = Tracking::Untracked,
         Tracking::Unknown => {}
     }
-    Step::Divert("notrack".to_owned(), None)
+    Step::Divert("notrack".to_owned(), Truth::Yes)
 }
 
 /// Returns the name of an interface, padded with zeros.

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use super::matches::{Evaluation, Reason, Step};
+use super::matches::{Evaluation, Step};
 use super::packet::{Mark, State, Tracking, View};
 use super::registers::Bits;
 use super::truth::Truth;
@@ -14,7 +14,7 @@ use super::{Judgement, Passing, Place};
 use crate::attr::Attrs;
 use crate::nft::dump::{expressions, parse_data};
 use crate::nft::uapi::{NFTA_EXPR_NAME, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_LIST_ELEMENTS};
-use crate::nft::{DumpedRule, DumpedSet, Expr, OwnedData, Register, Verdict, Wanted};
+use crate::nft::{DumpedRule, DumpedSet, ElementData, Expr, Register, Verdict, Wanted};
 
 /// The judgement gives up after this many evaluated rules.
 pub(super) const MAX_RULES: usize = 10_000;
@@ -47,7 +47,8 @@ pub(super) trait Ruleset {
 
 /// An element of a set.
 pub(super) struct Found {
-    data: Option<OwnedData>,
+    value: Option<Vec<u8>>,
+    verdict: Option<Verdict>,
     /// True if the element has an expression that may not match.
     is_limited: bool,
 }
@@ -60,8 +61,12 @@ impl Found {
         let is_limited = expressions(&element).any(|expression| {
             !matches!(expression.children().text(NFTA_EXPR_NAME), Some("counter" | "last"))
         });
-        let data = data.and_then(|data| parse_data(&data.children())).map(OwnedData::from);
-        Some(Found { data, is_limited })
+        let (value, verdict) = match data.and_then(|data| parse_data(&data.children())) {
+            Some(ElementData::Value(bytes)) => (Some(bytes.to_vec()), None),
+            Some(ElementData::Verdict(it)) => (None, Some(it.with(|chain| (*chain).to_owned()))),
+            None => (None, None),
+        };
+        Some(Found { value, verdict, is_limited })
     }
 }
 
@@ -229,27 +234,22 @@ impl<R: Ruleset> Walk<'_, R> {
         returned: &mut Option<State>,
         depth: usize,
     ) -> Result<Option<State>, R::Error> {
-        let mut evaluation = Evaluation::new();
+        let mut evaluation = Evaluation::new(chain, rule.handle);
         let mut next = None;
         let place = |what: String| Place { chain: chain.to_owned(), rule: Some(rule.handle), what };
         for expression in &rule.exprs {
             let verdict = match evaluation.step(expression, self.view, &mut state) {
-                Step::Match(Truth::Yes, _) => continue,
-                Step::Match(Truth::No, _) => {
+                Step::Match(Truth::No) => {
                     join(&mut next, state);
                     return Ok(next);
                 }
-                Step::Match(Truth::Unknown, why) => {
-                    self.doubt(&mut state, chain, rule, &why);
-                    join(&mut next, state.clone());
+                Step::Match(truth) => {
+                    self.go_both_ways(truth, &mut state, &mut next, &mut evaluation);
                     continue;
                 }
-                Step::Divert(what, why) => {
+                Step::Divert(what, truth) => {
                     self.translation.get_or_insert_with(|| place(what));
-                    if let Some(why) = why {
-                        self.doubt(&mut state, chain, rule, &why);
-                        join(&mut next, state.clone());
-                    }
+                    self.go_both_ways(truth, &mut state, &mut next, &mut evaluation);
                     continue;
                 }
                 Step::Verdict(verdict) => verdict,
@@ -273,29 +273,29 @@ impl<R: Ruleset> Walk<'_, R> {
                     let Expr::Lookup { set, key, wanted } = expression else {
                         continue;
                     };
-                    let (truth, why, data) = self.look_up(set, *key, *wanted, &evaluation)?;
+                    let (truth, found) = self.look_up(set, *key, *wanted, &mut evaluation)?;
                     if truth == Truth::No {
                         join(&mut next, state);
                         return Ok(next);
                     }
-                    if truth == Truth::Unknown {
-                        self.doubt(&mut state, chain, rule, &why);
-                        join(&mut next, state.clone());
-                    }
-                    match (wanted, data) {
-                        (Wanted::Member | Wanted::NoMember, _) => continue,
-                        (Wanted::Verdict, Some(OwnedData::Verdict(verdict))) => verdict,
-                        (Wanted::Verdict, _) => {
-                            let why = state.doubt.take().unwrap_or_default();
-                            self.unknown(place(format!("the map {set}")), why);
-                            return Ok(next);
+                    self.go_both_ways(truth, &mut state, &mut next, &mut evaluation);
+                    match wanted {
+                        Wanted::Member | Wanted::NoMember => continue,
+                        Wanted::Verdict => {
+                            let Some(verdict) = found.and_then(|found| found.verdict) else {
+                                let why = state.doubt.take().unwrap_or_default();
+                                self.unknown(place(format!("the map {set}")), why);
+                                return Ok(next);
+                            };
+                            verdict
                         }
-                        (Wanted::Value(to), Some(OwnedData::Value(value))) => {
-                            evaluation.registers.store(*to, &Bits::known(value));
-                            continue;
-                        }
-                        (Wanted::Value(_), _) => {
-                            evaluation.forget_all("a value of a map");
+                        Wanted::Value(to) => {
+                            match found.and_then(|found| found.value) {
+                                Some(value) => {
+                                    evaluation.registers.store(*to, &Bits::known(value));
+                                }
+                                None => evaluation.forget_all("a value of a map"),
+                            }
                             continue;
                         }
                     }
@@ -310,46 +310,52 @@ impl<R: Ruleset> Walk<'_, R> {
         Ok(next)
     }
 
-    /// Looks up a key. Returns whether the expression matches, why that is not certain, and the data
-    /// of the element.
+    /// Looks up a key. Returns whether the expression matches, and the element.
     fn look_up(
         &mut self,
         name: &str,
         key: Register,
         wanted: Wanted,
-        evaluation: &Evaluation,
-    ) -> Result<(Truth, Reason, Option<OwnedData>), R::Error> {
-        let open = |why: &str| Reason::Here(format!("the set {name} {why}"));
+        evaluation: &mut Evaluation<'_>,
+    ) -> Result<(Truth, Option<Found>), R::Error> {
         let Some(set) = self.ruleset.set(name)? else {
-            return Ok((Truth::Unknown, open("cannot be decoded"), None));
+            evaluation.doubt(format_args!("the set {name} cannot be decoded"));
+            return Ok((Truth::Unknown, None));
         };
         if set.flags & libc::NFT_SET_EVAL as u32 != 0 {
-            return Ok((Truth::Unknown, open("is changed by packets"), None));
+            evaluation.doubt(format_args!("the set {name} is changed by packets"));
+            return Ok((Truth::Unknown, None));
         }
         let key = evaluation.registers.load(key, set.key.1 as usize);
         let Some(key) = key.exact() else {
-            return Ok((Truth::Unknown, evaluation.reason(), None));
+            return Ok((Truth::Unknown, None));
         };
         let found = match self.ruleset.find(name, Some(&key))? {
             None => self.ruleset.find(name, None)?,
             found => found,
         };
-        let data = found.as_ref().and_then(|found| found.data.clone());
         if found.as_ref().is_some_and(|found| found.is_limited) {
-            return Ok((Truth::Unknown, open("has elements with limits"), data));
+            evaluation.doubt(format_args!("the set {name} has elements with limits"));
+            return Ok((Truth::Unknown, found));
         }
         let truth = Truth::from(found.is_some()).inverted(wanted == Wanted::NoMember);
-        Ok((truth, Reason::NONE, data))
+        Ok((truth, found))
     }
 
-    /// Notes that it is not certain whether the packet comes further in the rule.
-    fn doubt(&mut self, state: &mut State, chain: &str, rule: &DumpedRule, why: &Reason) {
-        let why = match why {
-            Reason::Here(why) => format!("{why} (rule {} of chain {chain})", rule.handle),
-            Reason::Earlier(why) => why.clone(),
-        };
-        self.doubt.get_or_insert_with(|| why.clone());
-        state.doubt = Some(why);
+    /// If it is not certain that the packet comes further in the rule, lets it also go to the next.
+    fn go_both_ways(
+        &mut self,
+        truth: Truth,
+        state: &mut State,
+        next: &mut Option<State>,
+        evaluation: &mut Evaluation<'_>,
+    ) {
+        if truth == Truth::Unknown {
+            let why = evaluation.reason();
+            self.doubt.get_or_insert_with(|| why.clone());
+            state.doubt = Some(why);
+            join(next, state.clone());
+        }
     }
 
     /// Follows a packet with a verdict other than continue.
