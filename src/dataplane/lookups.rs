@@ -118,19 +118,3 @@ fn read_chains(
         })
         .collect())
 }
-
-/// Returns the comment of a frontend's element in one of shunt's maps, if the kernel has the element.
-///
-/// # Errors
-/// If the kernel does not answer.
-pub fn frontend_comment(
-    socket: &mut Socket,
-    set: Set,
-    key: FrontendKey,
-) -> Result<Option<Option<String>>, Error> {
-    let mut found = None;
-    look_up(socket, key.family(), set, &[encode_key(Key::Frontend(key))], &mut |_, element| {
-        found = Some(element.comment.map(str::to_owned));
-    })?;
-    Ok(found)
-}

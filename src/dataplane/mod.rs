@@ -51,7 +51,7 @@ pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
 pub use event::Event;
-pub use lookups::{KernelTables, frontend_comment};
+pub use lookups::KernelTables;
 pub use ownership::Ownership;
 pub use probe::{MissingFeature, features, missing_features};
 pub use quarantine::Suspect;

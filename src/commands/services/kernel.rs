@@ -6,7 +6,6 @@ use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
-use crate::commands::objects::place;
 use crate::serve::status::{Problem, now};
 
 /// What only the objects tell.
@@ -26,17 +25,13 @@ pub(super) fn picture_of_kernel(
         if !selected.has(&name) {
             continue;
         }
-        let (address, port) = place(*key);
         let (main, short_circuit) = plan::Frontend::pools_of(*key);
         let endpoints = verdict.slots(main);
         let frontend = Frontend {
-            service: verdict.label.to_string(),
-            port_name: port_name.to_owned(),
-            kind: if address.is_some() { UNKNOWN } else { "NodePort" },
-            address,
-            port,
-            protocol: key.protocol().to_string().to_uppercase(),
-            family: key.family().to_string(),
+            kind: match key {
+                FrontendKey::Address(..) => UNKNOWN,
+                FrontendKey::NodePort(..) => "NodePort",
+            },
             policy: UNKNOWN,
             endpoints_used: endpoints,
             endpoints_listed: endpoints,
@@ -47,7 +42,7 @@ pub(super) fn picture_of_kernel(
                 endpoints_used: verdict.slots(short_circuit),
                 new_connections: Some(verdict.short_circuit.connections),
             }),
-            ..Frontend::default()
+            ..Frontend::at(*key, &verdict.label, port_name)
         };
         services.entry(name).or_default().insert(*key, frontend);
     }

@@ -117,6 +117,22 @@ pub(super) fn picture(
     }
 }
 
+impl Frontend {
+    /// Returns a frontend with its names and place only.
+    pub(super) fn at(key: FrontendKey, service: &str, port_name: &str) -> Frontend {
+        let (address, port) = place(key);
+        Frontend {
+            service: service.to_owned(),
+            port_name: port_name.to_owned(),
+            address,
+            port,
+            protocol: key.protocol().to_string().to_uppercase(),
+            family: key.family().to_string(),
+            ..Frontend::default()
+        }
+    }
+}
+
 struct Painter<'a> {
     sources: Subject<'a>,
     kernel: Kernel<'a>,
@@ -179,7 +195,6 @@ impl Painter<'_> {
                 // Manifests do not tell the addresses of interfaces.
                 .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty()),
         };
-        let (address, number) = place(key);
         let policy = match kind {
             FrontendKind::ClusterIp => service.internal_policy,
             _ => service.external_policy,
@@ -191,18 +206,12 @@ impl Painter<'_> {
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
         let frontend = Frontend {
-            service: plan::label(service, port).to_string(),
-            port_name: port.name.to_string(),
             kind: kind_word(kind),
-            address,
             node_addresses,
-            port: number,
-            protocol: key.protocol().to_string().to_uppercase(),
-            family: key.family().to_string(),
             policy: policy_word(policy),
             state,
             reason,
-            ..Frontend::default()
+            ..Frontend::at(key, &plan::label(service, port), &port.name)
         };
         let Some(planned) = planned else { return frontend };
         let views = view.map(|view| view.endpoints).unwrap_or_default();

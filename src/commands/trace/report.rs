@@ -11,7 +11,7 @@ use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, Set};
 
 use super::{Outcome, Packet, Reply, Report, StepReport, Target};
-use crate::dataplane::{frontend_comment, table_family};
+use crate::dataplane::{Verdicts, add_verdicts, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
@@ -127,18 +127,9 @@ impl Words {
             FrontendKey::NodePort(self.family, protocol, to.port())
         };
         // An element that is gone by now is not shown.
-        let comment = frontend_comment(&mut self.socket, set, key).ok()??;
-        let comment = comment.or_else(|| self.service_of(key))?;
-        Some(format!("{} {comment}", set.name()))
-    }
-
-    /// Returns the service port of a frontend: not all maps have comments.
-    fn service_of(&mut self, key: FrontendKey) -> Option<String> {
-        let set = match key {
-            FrontendKey::Address(..) => Set::ServiceIps,
-            FrontendKey::NodePort(..) => Set::ServiceNodeports,
-        };
-        frontend_comment(&mut self.socket, set, key).ok()??
+        let mut found = Verdicts::default();
+        add_verdicts(&mut self.socket, &[key], &mut found).ok()?;
+        Some(format!("{} {}", set.name(), found.get(&key)?.label))
     }
 
     /// Writes the report about a packet.

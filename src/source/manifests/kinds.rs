@@ -15,80 +15,44 @@ pub(super) enum Recognised {
     Mistake(String),
 }
 
-/// The other kinds in the API groups of the used kinds.
-const NEIGHBOURS: [(&str, &[&str]); 3] = [
-    (
-        "",
-        &[
-            "Binding",
-            "ComponentStatus",
-            "ConfigMap",
-            "Endpoints",
-            "Event",
-            "LimitRange",
-            "Namespace",
-            "PersistentVolume",
-            "PersistentVolumeClaim",
-            "Pod",
-            "PodTemplate",
-            "ReplicationController",
-            "ResourceQuota",
-            "Secret",
-            "ServiceAccount",
-        ],
-    ),
-    ("discovery.k8s.io", &[]),
-    ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"]),
-];
-
-fn named(name: &str) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
-}
-
 /// Recognises a document.
 pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
     let item = name.strip_suffix("List");
     if item == Some("") && api_version == "v1" {
         return Recognised::List(None);
     }
-    if let Some(kind) = named(item.unwrap_or(name)) {
-        if kind.versions().contains(&api_version) {
-            return match item {
-                Some(_) => Recognised::List(Some(kind)),
-                None => Recognised::Ours(kind),
-            };
-        }
+    let name = item.unwrap_or(name);
+    let is_of_group = |kind: Kind| group(kind.versions()[0]) == group(api_version);
+    match Kind::ALL.into_iter().find(|kind| kind.as_str() == name) {
+        Some(kind) if kind.versions().contains(&api_version) => match item {
+            Some(_) => Recognised::List(Some(kind)),
+            None => Recognised::Ours(kind),
+        },
         // Another group may have a kind Service or Node, too (Knative has one).
-        let distinctive = matches!(kind, Kind::EndpointSlice | Kind::ServiceCidr);
-        if distinctive || neighbours(api_version).is_some() {
+        Some(kind @ (Kind::Service | Kind::Node)) if !is_of_group(kind) => Recognised::NotUsed,
+        Some(kind) => {
             let expected = kind.versions()[0];
-            return Recognised::Mistake(format!(
-                "shunt reads {kind} objects only as {expected}; write apiVersion: {expected}"
-            ));
-        }
-        return Recognised::NotUsed;
-    }
-    match neighbours(api_version) {
-        Some(kinds) if !kinds.contains(&item.unwrap_or(name)) => {
-            let hint = similar(name).map(|kind| format!("; did you mean {kind}?"));
             Recognised::Mistake(format!(
-                "not a kind of apiVersion {api_version}{}",
-                hint.unwrap_or_default()
+                "shunt reads {kind} objects only as {expected}; write apiVersion: {expected}"
             ))
         }
-        _ => Recognised::NotUsed,
+        None => match similar(name).filter(|kind| is_of_group(*kind)) {
+            Some(kind) => Recognised::Mistake(format!(
+                "not a kind of apiVersion {api_version}; did you mean {kind}?"
+            )),
+            None => Recognised::NotUsed,
+        },
     }
 }
 
-fn neighbours(api_version: &str) -> Option<&'static [&'static str]> {
-    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    NEIGHBOURS.iter().find(|(name, _)| *name == group).map(|(_, kinds)| *kinds)
+fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 
-/// Returns the used kind with the most similar name.
+/// Returns the used kind whose name differs in one letter.
 fn similar(name: &str) -> Option<Kind> {
     // The comparison takes time in proportion to the length, and long names resemble no used kind.
     let name = (name.len() < 30).then(|| name.to_ascii_lowercase())?;
     let distance = |kind: &Kind| strsim::osa_distance(&kind.as_str().to_ascii_lowercase(), &name);
-    Kind::ALL.into_iter().min_by_key(distance).filter(|kind| distance(kind) <= 2)
+    Kind::ALL.into_iter().find(|kind| distance(kind) <= 1)
 }

@@ -112,7 +112,7 @@ fn objects_are_read_as_the_cases_say() {
         Err(error) => vec![error.to_string()],
     });
     let long = read(format!("apiVersion: v1\nkind: {}", "x".repeat(10_000_000))).unwrap();
-    assert!(long.problems[0].to_string().len() < 200, "{}", long.problems[0]);
+    assert!(long.problems.is_empty() && long.not_used.is_empty());
     let many = service("a", 1)
         .replace("ports:", &format!("externalIPs: [{}], ports:", "x, ".repeat(1000)));
     let problems = read(many).unwrap().problems;
