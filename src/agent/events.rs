@@ -1,8 +1,5 @@
 //! The texts of Events. Reasons and actions are names that programs may rely on.
 
-use std::io;
-use std::net::SocketAddr;
-
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, OVERSIZED};
 
@@ -10,8 +7,6 @@ use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::events::{Notice, Scope};
-use crate::serve::http::HEALTH_PURPOSE;
-use crate::serve::unbound_ports::UnboundServer;
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
@@ -69,39 +64,4 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
 pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
     let note = format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
     Notice::of_node("KubeProxyFound", "LookForKubeProxy", note)
-}
-
-/// Returns the Event for a server of probes or metrics without a port. Reasons and action are
-/// kube-proxy's.
-pub(super) fn unbound_server(port: &UnboundServer) -> Notice {
-    let UnboundServer { purpose, field, address, reason: error } = port;
-    let reason = match purpose.as_str() {
-        HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
-        _ => "FailedToStartMetricServer",
-    };
-    let note = format!(
-        "cannot listen on {address} for {purpose} ({field}): {error}; if another process holds \
-         the port, it answers the requests"
-    );
-    Notice::of_node(reason, "StartKubeProxy", note)
-}
-
-/// Returns the Event for a health check of a Service without a port. Reason and action are
-/// kube-proxy's.
-pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
-    let note = format!("cannot listen for health checks on {address}: {error}");
-    Notice::of_service(service, Scope::Node, "FailedToStartServiceHealthcheck", "Listen", note)
-}
-
-/// Returns the Event for a node port on which the proxy for loopback addresses cannot listen.
-pub(super) fn unbound_loopback(
-    service: &ObjectName,
-    address: SocketAddr,
-    error: &io::Error,
-) -> Notice {
-    let note = format!(
-        "cannot listen for the node port on {address}: {error}; if another process holds the \
-         port, it answers there"
-    );
-    Notice::of_service(service, Scope::Node, "FailedToListenOnLoopback", "Listen", note)
 }

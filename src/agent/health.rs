@@ -6,24 +6,32 @@ use std::sync::Arc;
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::Loaded;
 use crate::dataplane::Backlog;
 use crate::flows::Unswept;
 use crate::serve::http::{Health, HealthSource};
+use crate::serve::status::AgentState;
 
-/// Returns a source that combines the observed state and the backlogs on each request. A thread that
-/// hangs reports nothing, but its backlog ages.
+/// Returns a source that combines the noted state and the backlogs on each request. A thread that
+/// hangs notes nothing, but its backlog ages. `unknown_is_eligible` is whether an unknown Node counts as
+/// eligible: manifests may define none, in a cluster each node has one.
 pub(super) fn health_source(
-    state: watch::Receiver<Health>,
-    config: watch::Receiver<Config>,
-    backlog: Backlog,
-    unswept: Unswept,
+    known: AgentState,
+    loaded: watch::Receiver<Loaded>,
+    (backlog, unswept): (Backlog, Unswept),
+    families: Vec<Family>,
+    unknown_is_eligible: bool,
 ) -> HealthSource {
-    Arc::new(move || Health {
-        waiting: backlog.oldest().map(|since| since.elapsed()),
-        unswept: unswept.oldest().map(|since| since.elapsed()),
-        patience: 2 * config.borrow().sync_period,
-        ..state.borrow().clone()
+    Arc::new(move || {
+        let (last_updated, node_is_eligible) = known.health();
+        Health {
+            last_updated,
+            node_eligible: node_is_eligible.unwrap_or(unknown_is_eligible),
+            waiting: backlog.oldest().map(|since| since.elapsed()),
+            unswept: unswept.oldest().map(|since| since.elapsed()),
+            patience: 2 * loaded.borrow().config.sync_period,
+            families: families.clone(),
+        }
     })
 }
 

@@ -20,15 +20,13 @@ pub(crate) mod settings;
 pub(crate) mod sources;
 mod surroundings;
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::Family;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
@@ -37,29 +35,25 @@ use self::ending::Vital;
 use self::health::{families, health_source};
 use self::kernel_errors::explain;
 use self::observe::{
-    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
-    report_refused, sweep,
+    Observer, log_node_ports, log_synced, report_conflict, report_oversized, report_refused, sweep,
 };
 use self::process::start_thread;
 use self::reload::{ConfigurationFile, Occasion, Reload};
-use self::settings::Effective;
-use self::sources::{Objects, Parts, runtime};
+use self::sources::{Objects, runtime};
+use crate::config::{Config, Loaded};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
-use crate::serve::events::{Notice, Recorder};
+use crate::serve::events::Recorder;
 use crate::serve::history::History;
-use crate::serve::http::{
-    Connections, Health, OnUnbound, Servers, ServiceHealths, serve_health, serve_metrics,
-    serve_service_health,
-};
+use crate::serve::http::{Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
+use crate::serve::query::{self, Excerpt, Objects as Answer, Question, Selection};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
-use crate::serve::unbound_ports::{self, UnboundPorts};
+use crate::serve::unbound_ports::{Server, UnboundPorts};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::taken_ports::{NodePorts, Report};
@@ -74,12 +68,13 @@ const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
 pub(crate) fn run(
     arguments: &Run,
     is_once: bool,
-    settings: Effective,
+    settings: Loaded,
     dialer: Option<&Dialer>,
 ) -> Result<(), Failure> {
-    let objects = Objects::chosen(arguments, &settings.config, dialer)
+    let config = &settings.config;
+    let objects = Objects::chosen(arguments, config, dialer)
         .map_err(|error| Failure::Configuration(error.to_string()))?;
-    process::set_oom_score_adj(settings.config.oom_score_adj);
+    process::set_oom_score_adj(config.oom_score_adj);
     process::allow_files();
     let presence = match is_once {
         true => exclusive::try_hold()?,
@@ -90,8 +85,8 @@ pub(crate) fn run(
         (true, true) => Ownership::Leave,
         (true, false) => Ownership::Own,
     };
-    let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
-        .map_err(explain)?;
+    let mut dataplane =
+        Dataplane::open(objects.options(config), &config.node_name, ownership).map_err(explain)?;
     match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
         Ok(0) => {}
         Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
@@ -103,13 +98,13 @@ pub(crate) fn run(
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     dataplane.apply(addresses);
     if !objects.may_lack_a_node() {
-        let known = dataplane.recall(&settings.node_name).map_err(explain)?;
+        let known = dataplane.recall(&config.node_name).map_err(explain)?;
         dataplane.apply_all(known);
     }
     if is_once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
-        once(dataplane, &objects, &settings, &arguments.net_sysctls)
+        once(dataplane, &objects, config, &arguments.net_sysctls)
     } else {
         keep_running(dataplane, presence, interfaces, arguments, objects, settings)
     }
@@ -119,14 +114,14 @@ pub(crate) fn run(
 fn once(
     mut dataplane: Dataplane,
     objects: &Objects,
-    settings: &Effective,
+    config: &Config,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
-    objects.load(&settings.node_name, |changes| dataplane.apply_all(changes))?;
+    objects.load(&config.node_name, |changes| dataplane.apply_all(changes))?;
     if dataplane.is_held() {
         return Err(anyhow!(
             "nothing was programmed: {}",
-            WithoutNode::Held.describe(&settings.node_name, dataplane.is_node_read())
+            WithoutNode::Held.describe(&config.node_name, dataplane.is_node_read())
         )
         .into());
     }
@@ -139,11 +134,11 @@ fn once(
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     if let Some(without) = WithoutNode::of(&snapshot) {
-        let what = without.describe(&settings.node_name, snapshot.store.is_node_read());
-        tracing::error!(node = settings.node_name, field = "hostnameOverride", "{what}");
+        let what = without.describe(&config.node_name, snapshot.store.is_node_read());
+        tracing::error!(node = config.node_name, field = "hostnameOverride", "{what}");
     }
     log_node_ports(&snapshot);
-    sysctl::apply(&settings.config.conntrack, net_sysctls);
+    sysctl::apply(&config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
         let sweep = sweep(flows, node_context);
@@ -186,12 +181,11 @@ fn keep_running(
     interfaces: Interfaces,
     arguments: &Run,
     objects: Objects,
-    settings: Effective,
+    settings: Loaded,
 ) -> Result<(), Failure> {
     let history = History::default();
     let (events, notices) = Recorder::new(history.clone());
     events.record(events::starting());
-    let config = &settings.config;
     let families = families();
     if !families.contains(&Family::V6) {
         tracing::info!(
@@ -200,15 +194,6 @@ fn keep_running(
         );
     }
     let metrics = Metrics::new(&families, service_counters(arguments)?, logging::lost_lines);
-    let unknown_node_is_eligible = objects.may_lack_a_node();
-    let (health, health_seen) = watch::channel(Health {
-        last_updated: None,
-        waiting: None,
-        unswept: None,
-        families: families.clone(),
-        patience: Duration::ZERO,
-        node_eligible: unknown_node_is_eligible,
-    });
     let known = AgentState::new(dataplane.snapshot());
     let reports = Reports {
         events,
@@ -216,26 +201,20 @@ fn keep_running(
         metrics: metrics.clone(),
         known: known.clone(),
     };
+    let (loaded, loaded_seen) = watch::channel(settings);
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
-    let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
-    let proxy = Arc::new(Proxy::new(
-        metrics.clone(),
-        on_unbound(reports.events.clone(), "spec.ports.nodePort", events::unbound_loopback),
-    ));
+    let unbound_ports = UnboundPorts::new(metrics.clone(), reports.events.clone());
+    let proxy = Arc::new(Proxy::new(metrics.clone(), unbound_ports.clone()));
     let (loopback, loopback_changes) = mpsc::unbounded_channel();
-    let unbound_health_ports = UnboundPorts::new(metrics.clone());
-    let unbound_ports = UnboundPorts::new(metrics.clone());
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
-        health,
-        unknown_node_is_eligible,
         reports: reports.clone(),
         service_healths,
         loopback,
         sweeps,
-        node_ports: None,
-        sysctls: sysctls.clone(),
+        loaded: loaded_seen.clone(),
+        has_set_sysctls: false,
         net_sysctls: arguments.net_sysctls.clone(),
         without_node: None,
         _vital: Vital("dataplane"),
@@ -245,7 +224,7 @@ fn keep_running(
         move |changes| metrics.changes_noticed(changes)
     };
     let pace = Pace {
-        min_period: settings.config.min_sync_period,
+        min_period: loaded_seen.borrow().config.min_sync_period,
         check_period: arguments.drift_check_period,
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
@@ -266,14 +245,18 @@ fn keep_running(
         let (reports, taken_node_ports) = (reports.clone(), taken_node_ports.clone());
         move || surroundings::look(period, &reports, taken_node_ports)
     })?;
-    let (config, config_seen) = watch::channel(settings.config.clone());
-    let (full, full_seen) = watch::channel(settings.full.clone());
-    let health_of =
-        health_source(health_seen, config_seen.clone(), commands.backlog(), unswept.clone());
+    let backlogs = (commands.backlog(), unswept.clone());
+    let may_lack_a_node = objects.may_lack_a_node();
+    let health_of = health_source(
+        known.clone(),
+        loaded_seen.clone(),
+        backlogs,
+        families.clone(),
+        may_lack_a_node,
+    );
     let status = {
         let (known, health_of, proxy) = (known.clone(), health_of.clone(), proxy.clone());
-        let (unbound_ports, unbound_health_ports) =
-            (unbound_ports.clone(), unbound_health_ports.clone());
+        let unbound_ports = unbound_ports.clone();
         move || {
             let health = health_of();
             Status {
@@ -283,58 +266,39 @@ fn keep_running(
                 sweep_trouble: unswept.trouble(),
                 lost_log_lines: logging::lost_lines(),
                 taken_node_ports: taken_node_ports(),
-                unbound_ports: unbound_ports.list(),
-                unbound_health_ports: unbound_health_ports.list(),
+                unbound_ports: unbound_ports.of(&[Server::Health, Server::Metrics]),
+                unbound_health_ports: unbound_ports.of(&[Server::ServiceHealth]),
                 loopback: proxy.report(),
                 ..known.report()
             }
         }
     };
     let answer = answers(known, history, status);
-    start_thread("status", move || {
-        if let Err(error) = query::serve(presence.listener, answer) {
-            tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
-        }
-    })?;
+    start_thread("status", move || query::serve(&presence.listener, answer))?;
     let mut configuration = Reload {
         arguments: arguments.clone(),
-        seen: settings.content.clone(),
-        current: settings,
+        seen: loaded_seen.borrow().content.clone(),
+        loaded,
         objects,
-        commands: commands.clone(),
-        config,
-        full,
-        sysctls,
-        reports: reports.clone(),
+        commands,
+        reports,
         unreadable: None,
     };
 
-    let parts = Parts { commands, notices, reports: reports.clone() };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
-        let follow = |configuration: &Reload| {
-            configuration.objects.follow(&configuration.current.node_name, &parts)
+        let follow = |Reload { loaded, objects, commands, reports, .. }: &Reload| {
+            let node_name = loaded.borrow().config.node_name.clone();
+            objects.follow(&node_name, commands, &notices, reports)
         };
         let mut source = follow(&configuration)?;
         let mut file = ConfigurationFile::new(arguments)?;
-        let addresses = interfaces.follow(parts.commands.sink());
+        let addresses = interfaces.follow(configuration.commands.sink());
         tokio::spawn(proxy.serve(families, loopback_changes));
-        let connections = Connections::default();
-        tokio::spawn(serve_service_health(
-            service_healths_seen,
-            health_of.clone(),
-            unbound_health_ports,
-            connections.clone(),
-            on_unbound(reports.events.clone(), "spec.healthCheckNodePort", events::unbound),
-        ));
-        let on_unbound: OnUnbound =
-            Arc::new(move |port| reports.events.record(events::unbound_server(port)));
-        let servers = Servers { connections, unbound: unbound_ports, on_unbound };
-        let health_server =
-            serve_health(config_seen.clone(), health_of, metrics.clone(), servers.clone());
-        let metrics_server = serve_metrics(config_seen, metrics.clone(), full_seen, servers);
-        tokio::pin!(addresses, health_server, metrics_server);
+        let http = Http::new(loaded_seen, health_of, service_healths_seen, metrics, unbound_ports);
+        let servers = http.serve();
+        tokio::pin!(addresses, servers);
         let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
             let occasion = tokio::select! {
@@ -344,8 +308,7 @@ fn keep_running(
                 }
                 _ = hang_up.recv() => Occasion::Asked,
                 () = file.changed() => Occasion::Noticed,
-                Err(unbound) = &mut health_server => return Err(unbound.into()),
-                Err(unbound) = &mut metrics_server => return Err(unbound.into()),
+                unbound = &mut servers => return Err(unbound.into()),
                 result = &mut addresses => {
                     result.context("cannot watch the node's addresses")?;
                     return Err(anyhow!("the source of addresses has ended, which is a bug").into());
@@ -378,23 +341,13 @@ fn answers(
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
         let (snapshot, mut status) = (known.snapshot(), status());
-        let answer = |selection, whole_history, status| {
-            serde_json::to_vec(&Answer {
-                excerpt: Excerpt::of(&snapshot, &history, selection, whole_history),
-                options: snapshot.options(),
-                status,
-            })
-        };
-        match question {
-            Question::Status => {
-                if let Some(node_context) = &snapshot.node_context {
-                    status.rules.unserved.name(&snapshot.store, node_context);
-                }
-                serde_json::to_vec(&status)
-            }
-            Question::Objects(selection) => answer(selection, false, status),
-            Question::History(selection) => answer(selection, true, status),
+        if question.selection == Selection::Nothing
+            && let Some(node_context) = &snapshot.node_context
+        {
+            status.rules.unserved.name(&snapshot.store, node_context);
         }
+        let excerpt = Excerpt::of(&snapshot, &history, question);
+        serde_json::to_vec(&Answer { excerpt, options: snapshot.options(), status })
     }
 }
 
@@ -430,28 +383,4 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         }
     });
     Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
-}
-
-/// Returns the handler for ports of Services that the agent cannot bind: a log line, and an Event.
-fn on_unbound(
-    events: Recorder,
-    field: &'static str,
-    event: fn(&ObjectName, SocketAddr, &io::Error) -> Notice,
-) -> unbound_ports::Report {
-    Arc::new(move |service, address, error| {
-        let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "give the agent the capability NET_BIND_SERVICE, or the Service a port of 1024 or \
-                 above"
-            }
-            io::ErrorKind::AddrNotAvailable => "add the address to an interface",
-            _ => "free the port, or give the Service another one",
-        };
-        let notice = event(service, address, error);
-        tracing::error!(
-            object = %format_args!("Service {service}"), field, value = %address,
-            "{}; {remedy}; the agent retries", notice.note
-        );
-        events.record(notice);
-    })
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family, ObjectName};
@@ -14,31 +14,24 @@ use tokio::sync::watch;
 
 use super::ending::Vital;
 use super::{Reports, events};
+use crate::config::Loaded;
 use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
-use crate::serve::http::{Health, ServiceHealth, ServiceHealths};
-use crate::serve::status::{NodePorts, Repair, SyncFailure, Time, WithoutNode};
+use crate::serve::http::{ServiceHealth, ServiceHealths};
+use crate::serve::status::{NodePorts, Repair, WithoutNode, now};
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
-
-/// Sysctls to set after the first commit; `None` once they are set.
-pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
 /// The handler of the dataplane's events.
 pub(super) struct Observer {
-    pub(super) health: watch::Sender<Health>,
-    /// Whether an unknown Node counts as eligible: manifests may define none, in a cluster each
-    /// node has one.
-    pub(super) unknown_node_is_eligible: bool,
     pub(super) reports: Reports,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// To the proxy of node ports on loopback addresses.
     pub(super) loopback: UnboundedSender<LoopbackChanges>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sweeps>,
-    /// The addresses of node ports in the last log line about them.
-    pub(super) node_ports: Option<NodePorts>,
-    /// Set after the first commit, which may load the module of connection tracking.
-    pub(super) sysctls: PendingSysctls,
+    pub(super) loaded: watch::Receiver<Loaded>,
+    /// The sysctls are set after the first commit, which may load the module of connection tracking.
+    pub(super) has_set_sysctls: bool,
     /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
     /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
@@ -67,9 +60,14 @@ impl Observer {
                 snapshot,
             } => {
                 log_synced(wrote, stats.took, &snapshot);
-                self.note_node_ports(&snapshot);
-                self.set_sysctls();
                 let before = self.reports.known.snapshot();
+                let has_same_node = has_same_node(&before, &snapshot);
+                if !has_same_node && node_ports(&before) != node_ports(&snapshot) {
+                    log_node_ports(&snapshot);
+                }
+                if !std::mem::replace(&mut self.has_set_sysctls, true) {
+                    sysctl::apply(&self.loaded.borrow().config.conntrack, &self.net_sysctls);
+                }
                 // Before the snapshot: a reader of both never has newer objects than changes.
                 self.reports.history.synced(&batches, has_lost_changes, &snapshot);
                 // First, so that the status of an agent that is ready includes this sync.
@@ -77,8 +75,7 @@ impl Observer {
                     self.reports.history.notice(None, "commits changes again".to_owned());
                 }
                 self.note_node(&snapshot);
-                self.note_health(snapshot.store.node().map(|node| node.eligible), true);
-                if !has_same_health_checks(&before, &snapshot) {
+                if !has_same_node || !Arc::ptr_eq(&before.health_checks, &snapshot.health_checks) {
                     self.service_healths.send_replace(service_healths(&snapshot));
                 }
                 if !loopback.is_empty() {
@@ -100,16 +97,10 @@ impl Observer {
                     ?retry_in,
                     "nothing was programmed, the previous rules stay: {error}"
                 );
-                self.note_health(node_is_eligible, false);
-                let reason = error.to_string();
-                let text = format!("nothing was programmed: {reason}");
-                let failure = SyncFailure { at: Time::now(), reason };
-                self.reports.known.note(|status| {
-                    let before = status.rules.failure.replace(failure.clone());
-                    if before.is_none_or(|before| before.reason != failure.reason) {
-                        self.reports.history.notice(None, text);
-                    }
-                });
+                if self.reports.known.failed(error.to_string(), node_is_eligible) {
+                    let text = format!("nothing was programmed: {error}");
+                    self.reports.history.notice(None, text);
+                }
                 self.reports.metrics.committed(&stats);
                 self.reports.metrics.sync_failed(&stats);
             }
@@ -132,7 +123,7 @@ impl Observer {
                     repaired, %writers,
                     "another process modified shunt's tables, and the agent repaired them"
                 );
-                let repair = Repair { at: Time::now(), writers: writers.clone() };
+                let repair = Repair { at: now(), writers: writers.clone() };
                 self.reports.known.note(|status| {
                     status.rules.drift_repairs += 1;
                     status.rules.last_drift_repair = Some(repair);
@@ -158,28 +149,6 @@ impl Observer {
                 self.reports.events.record(events::oversized(service));
             }
         }
-    }
-
-    fn note_node_ports(&mut self, snapshot: &Snapshot) {
-        let now = snapshot.node_context.as_deref().map(NodePorts::of);
-        if now != self.node_ports {
-            log_node_ports(snapshot);
-            self.node_ports = now;
-        }
-    }
-
-    fn set_sysctls(&self) {
-        let pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner).take();
-        pending.iter().for_each(|settings| sysctl::apply(settings, &self.net_sysctls));
-    }
-
-    fn note_health(&self, node_is_eligible: Option<bool>, synced: bool) {
-        self.health.send_modify(|health| {
-            health.node_eligible = node_is_eligible.unwrap_or(self.unknown_node_is_eligible);
-            if synced {
-                health.last_updated = Some(SystemTime::now());
-            }
-        });
     }
 
     /// Logs once that the agent's Node does not exist or cannot be read, and once that it does. An
@@ -235,8 +204,10 @@ impl Observer {
 
 /// Logs the addresses of node ports.
 pub(super) fn log_node_ports(snapshot: &Snapshot) {
-    let Some(node_context) = &snapshot.node_context else { return };
-    let node_ports = NodePorts::of(node_context);
+    let (Some(node_context), Some(node_ports)) = (&snapshot.node_context, node_ports(snapshot))
+    else {
+        return;
+    };
     let primary = node_context.options.node_port_addresses.has_primary();
     if primary && node_ports.v4.is_none() && node_ports.v6.is_none() {
         tracing::warn!(
@@ -254,13 +225,16 @@ pub(super) fn sweep(flows: Flows, node_context: &NodeContext) -> Sweep {
     Sweep::new(flows, node_context.own_node_port_addresses())
 }
 
-/// Returns true if the health checks of load balancers are surely the same.
-fn has_same_health_checks(before: &Snapshot, now: &Snapshot) -> bool {
-    let has_same_node = match (&before.node_context, &now.node_context) {
+/// Returns true if all that the plan knows of the node is surely the same.
+fn has_same_node(before: &Snapshot, now: &Snapshot) -> bool {
+    match (&before.node_context, &now.node_context) {
         (Some(before), Some(now)) => Arc::ptr_eq(before, now),
         (before, now) => before.is_none() && now.is_none(),
-    };
-    has_same_node && Arc::ptr_eq(&before.health_checks, &now.health_checks)
+    }
+}
+
+fn node_ports(snapshot: &Snapshot) -> Option<NodePorts> {
+    snapshot.node_context.as_deref().map(NodePorts::of)
 }
 
 /// Returns the health checks of load balancers by their sockets: the addresses of node ports.

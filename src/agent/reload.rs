@@ -2,17 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 
 use anyhow::Context;
 use tokio::sync::watch;
 
 use super::args::Run;
-use super::observe::PendingSysctls;
-use super::settings::{Effective, load, logged};
+use super::settings::{load, logged, read_timeouts};
 use super::sources::Objects;
 use super::{Reports, logging, process};
-use crate::config::{Config, Configuration, FIELDS};
+use crate::config::{FIELDS, Loaded};
 use crate::dataplane::{Command, Commands, Configure};
 use crate::flows::sysctl;
 use crate::source::file_watch::Paths;
@@ -27,18 +25,14 @@ pub(super) enum Occasion {
     Asked,
 }
 
-/// The effective configuration, and the means to replace it.
+/// The configuration in force, and the means to replace it.
 pub(super) struct Reload {
     pub(super) arguments: Run,
-    pub(super) current: Effective,
+    /// All readers of a value see new ones.
+    pub(super) loaded: watch::Sender<Loaded>,
     /// The source of objects.
     pub(super) objects: Objects,
     pub(super) commands: Commands,
-    /// The configuration for the servers and the health.
-    pub(super) config: watch::Sender<Config>,
-    /// The same with all fields.
-    pub(super) full: watch::Sender<Configuration>,
-    pub(super) sysctls: PendingSysctls,
     pub(super) reports: Reports,
     /// The content of the file at the last reload, valid or not.
     pub(super) seen: Option<Vec<u8>>,
@@ -73,8 +67,8 @@ impl Reload {
         if occasion == Occasion::Noticed && self.seen.as_ref() == Some(&content) {
             return false;
         }
-        self.seen = Some(content.clone());
-        let found = load(&self.arguments.settings, &self.arguments.logging, Some(content));
+        let found = load(&self.arguments.settings, &self.arguments.logging, Some(&content));
+        self.seen = Some(content);
         let new = match found {
             Ok(found) => found,
             Err(problems) => {
@@ -82,7 +76,7 @@ impl Reload {
                 return false;
             }
         };
-        match Objects::chosen(&self.arguments, &new.0.config, self.objects.dialer()) {
+        match Objects::chosen(&self.arguments, &new.config, self.objects.dialer()) {
             Ok(objects) => self.take(new, objects),
             Err(error) => {
                 self.refuse(&error);
@@ -93,7 +87,7 @@ impl Reload {
 
     /// Follows the sysctls of connection tracking, which any program may change.
     pub(super) fn follow_sysctls(&mut self) {
-        if self.current.read_timeouts() {
+        if self.loaded.send_if_modified(|loaded| read_timeouts(&mut loaded.config)) {
             tracing::info!(
                 "applied changed sysctls to the timeouts of TCP connections to Services"
             );
@@ -101,21 +95,16 @@ impl Reload {
         }
     }
 
-    fn take(
-        &mut self,
-        (mut new, problems): (Effective, Vec<Diagnostic>),
-        objects: Objects,
-    ) -> bool {
-        new.read_timeouts();
-        let old = std::mem::replace(&mut self.current, new);
-        let new = &self.current;
+    fn take(&mut self, mut new: Loaded, objects: Objects) -> bool {
+        read_timeouts(&mut new.config);
         logging::start(new.config.log_format, new.config.verbosity);
-        problems.iter().for_each(Diagnostic::log);
-        let changed = changed_fields(&old, new);
+        new.problems.iter().for_each(Diagnostic::log);
+        let old = self.loaded.send_replace(new.clone());
+        let changed = changed_fields(&old, &new);
         if changed.is_empty() {
             tracing::info!("reloaded the configuration; nothing has changed");
         } else {
-            self.apply(&old, &objects);
+            self.apply(&old, &new, &objects);
             let changed = changed.join(", ");
             tracing::info!(changed, "applied the changed configuration");
             let text = format!("applied the changed configuration: {changed}");
@@ -123,9 +112,27 @@ impl Reload {
         }
         self.reports.metrics.config_reloaded(true);
         self.reports.known.note(|status| status.refused_configuration = None);
-        let other_source = objects != self.objects || old.node_name != new.node_name;
+        let other_source = objects != self.objects || old.config.node_name != new.config.node_name;
         self.objects = objects;
         other_source
+    }
+
+    fn apply(&self, old: &Loaded, new: &Loaded, objects: &Objects) {
+        if configure(old, objects) != configure(new, objects) {
+            self.configure(objects);
+        }
+        if old.config.conntrack != new.config.conntrack {
+            sysctl::apply(&new.config.conntrack, &self.arguments.net_sysctls);
+        }
+        if old.config.oom_score_adj != new.config.oom_score_adj {
+            process::set_oom_score_adj(new.config.oom_score_adj);
+        }
+    }
+
+    fn configure(&self, objects: &Objects) {
+        let configure = configure(&self.loaded.borrow(), objects);
+        // The dataplane ends only with the process.
+        let _ = self.commands.send(Command::Configure(configure));
     }
 
     /// Reports that a changed configuration is rejected: log, metric and status.
@@ -153,47 +160,17 @@ impl Reload {
     }
 }
 
-impl Reload {
-    fn apply(&self, old: &Effective, objects: &Objects) {
-        let new = &self.current;
-        if configure(old, objects) != configure(new, objects) {
-            self.configure(objects);
-        }
-        self.config.send_replace(new.config.clone());
-        self.full.send_replace(new.full.clone());
-        if old.config.conntrack != new.config.conntrack {
-            self.set_sysctls(&new.config.conntrack);
-        }
-        if old.config.oom_score_adj != new.config.oom_score_adj {
-            process::set_oom_score_adj(new.config.oom_score_adj);
-        }
-    }
-
-    fn configure(&self, objects: &Objects) {
-        // The dataplane ends only with the process.
-        let _ = self.commands.send(Command::Configure(configure(&self.current, objects)));
-    }
-
-    fn set_sysctls(&self, settings: &sysctl::Settings) {
-        let mut pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *pending {
-            Some(pending) => pending.clone_from(settings),
-            None => sysctl::apply(settings, &self.arguments.net_sysctls),
-        }
-    }
-}
-
 /// Returns what the dataplane needs of the configuration.
-fn configure(settings: &Effective, objects: &Objects) -> Configure {
+fn configure(Loaded { config, .. }: &Loaded, objects: &Objects) -> Configure {
     Configure {
-        options: objects.options(settings),
-        node_name: settings.node_name.clone(),
-        min_period: settings.config.min_sync_period,
+        options: objects.options(config),
+        node_name: config.node_name.clone(),
+        min_period: config.min_sync_period,
     }
 }
 
 /// Returns the paths of the fields with a new value.
-fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
+fn changed_fields(old: &Loaded, new: &Loaded) -> Vec<&'static str> {
     let has_changed = |path: &&str| old.full.get(path) != new.full.get(path);
     let mut changed: Vec<_> = FIELDS.iter().map(|field| field.path).filter(has_changed).collect();
     changed.sort_unstable();

@@ -1,39 +1,26 @@
-//! The effective configuration: flags and configuration file combined.
+//! The configuration in force: flags and configuration file combined.
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
-use crate::config::{self, Config, Configuration, Loaded};
+use crate::config::{self, Config, Loaded};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
-/// The effective configuration.
-#[derive(Debug)]
-pub(crate) struct Effective {
-    pub(crate) config: Config,
-    /// The same in the form of a file, with a value for every field.
-    pub(crate) full: Configuration,
-    pub(crate) node_name: String,
-    /// The content of the configuration file, if there is one.
-    pub(crate) content: Option<Vec<u8>>,
-}
-
-impl Effective {
-    /// Reads the timeouts of TCP connections to Services: those of the sysctls of this network namespace
-    /// where nothing is configured. Returns true if they have changed.
-    pub(crate) fn read_timeouts(&mut self) -> bool {
-        let new = Some(sysctl::tcp_timeouts(&self.config.conntrack, sysctl::tcp_timeout));
-        std::mem::replace(&mut self.config.options.tcp_timeouts, new) != new
-    }
+/// Reads the timeouts of TCP connections to Services: those of the sysctls of this network namespace
+/// where nothing is configured. Returns true if they have changed.
+pub(crate) fn read_timeouts(config: &mut Config) -> bool {
+    let new = Some(sysctl::tcp_timeouts(&config.conntrack, sysctl::tcp_timeout));
+    std::mem::replace(&mut config.options.tcp_timeouts, new) != new
 }
 
 /// Reads the configuration file, if there is one, starts the log in the configured format, and logs
 /// the problems of the configuration.
-pub(crate) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
+pub(crate) fn effective(settings: &Settings, logging: &Logging) -> Result<Loaded, Failure> {
     match load_file(settings, logging) {
-        Ok((effective, problems)) => {
-            logging::start(effective.config.log_format, effective.config.verbosity);
-            problems.iter().for_each(Diagnostic::log);
-            Ok(effective)
+        Ok(loaded) => {
+            logging::start(loaded.config.log_format, loaded.config.verbosity);
+            loaded.problems.iter().for_each(Diagnostic::log);
+            Ok(loaded)
         }
         Err(problems) => {
             logging::start_with(logging);
@@ -49,8 +36,8 @@ pub(super) fn logged(problems: &[Diagnostic]) -> String {
     format!("{errors} invalid values, see above")
 }
 
-/// What a configuration yields: with its warnings and notes, or all problems if one is an error.
-pub(crate) type Loading = Result<(Effective, Vec<Diagnostic>), Vec<Diagnostic>>;
+/// What a configuration yields, or all problems if one is an error.
+pub(crate) type Loading = Result<Loaded, Vec<Diagnostic>>;
 
 /// Reads the configuration file, if there is one, and combines it with the flags.
 pub(crate) fn load_file(settings: &Settings, logging: &Logging) -> Loading {
@@ -60,24 +47,23 @@ pub(crate) fn load_file(settings: &Settings, logging: &Logging) -> Loading {
             vec![Diagnostic::new(Severity::Error, FieldPath::default(), reason)]
         })
     });
-    load(settings, logging, content.transpose()?)
+    load(settings, logging, content.transpose()?.as_deref())
 }
 
 /// Combines the flags and the content of the configuration file, if there is one.
-pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<Vec<u8>>) -> Loading {
+pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<&[u8]>) -> Loading {
     let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
-    let file = settings.config.as_deref().zip(content.as_deref());
-    let Loaded { mut config, full, problems } = config::load(file, &flags)?;
-    let node_name = match &config.hostname_override {
-        Some(name) => name.clone(),
-        None => host_name().ok_or_else(|| {
+    let mut loaded = config::load(settings.config.as_deref().zip(content), &flags)?;
+    let config = &mut loaded.config;
+    if config.node_name.is_empty() {
+        config.node_name = host_name().ok_or_else(|| {
             let reason = "the host has no name: give --hostname-override";
             vec![Diagnostic::new(Severity::Error, FieldPath::dotted("hostnameOverride"), reason)]
-        })?,
-    };
+        })?;
+    }
     config.options.tcp_timeouts = Some(sysctl::tcp_timeouts(&config.conntrack, |_| None));
-    Ok((Effective { config, full, node_name, content }, problems))
+    Ok(loaded)
 }
 
 /// Returns the host's name in the form that Kubernetes uses as the default name of its Node.

@@ -6,14 +6,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use shunt_core::model::{Change, Store};
 use shunt_core::plan::Options;
 
 use super::args::Run;
-use super::settings::Effective;
 use super::{Reports, process};
 use crate::config::Config;
 use crate::dataplane::Commands;
@@ -37,13 +36,6 @@ pub(super) enum Objects {
     Manifests(Vec<PathBuf>),
     /// An API server.
     Api(Access),
-}
-
-/// The parts of the agent that a running source has to do with.
-pub(super) struct Parts {
-    pub(super) commands: Commands,
-    pub(super) notices: Notices,
-    pub(super) reports: Reports,
 }
 
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
@@ -82,8 +74,8 @@ impl Objects {
     }
 
     /// Returns the options of the plan for these objects.
-    pub(super) fn options(&self, settings: &Effective) -> Options {
-        Options { requires_node: !self.may_lack_a_node(), ..settings.config.options.clone() }
+    pub(super) fn options(&self, config: &Config) -> Options {
+        Options { requires_node: !self.may_lack_a_node(), ..config.options.clone() }
     }
 
     /// Reads all objects once.
@@ -122,8 +114,13 @@ impl Objects {
     /// Sends all objects and their changes to the dataplane, and Events to the API server, if there
     /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
     /// drop stops the source.
-    pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
-        let Parts { commands, notices, reports } = parts;
+    pub(super) fn follow(
+        &self,
+        node_name: &str,
+        commands: &Commands,
+        notices: &Notices,
+        reports: &Reports,
+    ) -> anyhow::Result<Work> {
         let Reports { metrics, known, .. } = reports;
         match self {
             Objects::Manifests(paths) => {
@@ -167,7 +164,7 @@ impl Objects {
                 let nodes = move || endpoint_nodes(&known.snapshot().store);
                 let (notices, connection) = (notices.clone(), source.connection());
                 let events =
-                    publish(notices, connection, node_name.to_owned(), nodes, SystemTime::now);
+                    publish(notices, connection, node_name.to_owned(), nodes, status::Time::now);
                 let sink = commands.sink();
                 Ok(Box::pin(async move {
                     // Both run until the process ends.

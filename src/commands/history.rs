@@ -14,7 +14,7 @@ use crate::agent::Failure;
 use crate::serve::escape;
 use crate::serve::history::What;
 use crate::serve::query::{Objects, Selection, ask_history};
-use crate::serve::status::{Status, Time, span};
+use crate::serve::status::{Status, Time, now, passed, span};
 
 /// The number of endpoints of one change that the text names.
 const NAMED: usize = 5;
@@ -200,7 +200,7 @@ fn condition(endpoint: &Endpoint) -> &'static str {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} ago", self.what, span(self.at.before(Time::now())))
+        write!(f, "{}, {} ago", self.what, span(passed(self.at, now())))
     }
 }
 

@@ -1,14 +1,9 @@
-//! The commands about the program itself: `shunt version`, `shunt completion` and `shunt man`.
+//! The commands about the program itself: `shunt version` and `shunt completion`.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_complete::aot::generate;
-use clap_mangen::Man as Page;
 
-use super::args::{Arguments, Completion, Man, ShowVersion};
+use super::args::{Arguments, Completion, ShowVersion};
 use super::version::Build;
 use super::{output, print};
 use crate::agent::Failure;
@@ -36,32 +31,4 @@ fn visible(command: &Command) -> Command {
         .about(command.get_about().cloned().unwrap_or_default())
         .args(arguments)
         .subcommands(commands)
-}
-
-/// Writes the man pages: one for the program and one for each command.
-pub(super) fn man(arguments: &Man) -> Result<(), Failure> {
-    let program = Arguments::command().name(NAME);
-    let commands: Vec<Command> =
-        program.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
-    page(&program, NAME.to_owned(), &arguments.directory)?;
-    for command in commands {
-        let name = format!("{NAME}-{}", command.get_name());
-        let command = command.bin_name(format!("{NAME} {}", &name[NAME.len() + 1..]));
-        page(&command, name, &arguments.directory)?;
-    }
-    Ok(())
-}
-
-fn page(command: &Command, name: String, directory: &Path) -> Result<(), anyhow::Error> {
-    let path = directory.join(format!("{name}.1"));
-    let title = name.to_uppercase();
-    let command = command.clone().display_name(name);
-    let mut text = Vec::new();
-    Page::new(command)
-        .title(title)
-        .source(concat!("shunt ", env!("CARGO_PKG_VERSION")))
-        .manual("shunt")
-        .render(&mut text)
-        .and_then(|()| fs::write(&path, text))
-        .with_context(|| format!("cannot write the man page {}", path.display()))
 }

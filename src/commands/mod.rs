@@ -59,7 +59,6 @@ pub fn main() -> ExitCode {
         args::Command::Trace(trace) => trace::command::trace(&trace),
         args::Command::Version(version) => meta::version(&version),
         args::Command::Completion(completion) => meta::completion(&completion),
-        args::Command::Man(man) => meta::man(&man),
     };
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,

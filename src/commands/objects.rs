@@ -13,7 +13,8 @@ use super::history::History;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::logging;
-use crate::agent::settings::{Effective, effective};
+use crate::agent::settings::effective;
+use crate::config::Loaded;
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
 use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
@@ -112,8 +113,8 @@ pub(super) fn read_manifests(paths: &[PathBuf], node_name: &str) -> Result<Vec<C
 }
 
 /// Returns the objects in manifests, to be planned for any node.
-pub(super) fn of_manifests(paths: &[PathBuf], settings: &Effective) -> Result<Objects, Failure> {
-    let node = settings.node_name.clone();
+pub(super) fn of_manifests(paths: &[PathBuf], settings: &Loaded) -> Result<Objects, Failure> {
+    let node = settings.config.node_name.clone();
     let changes = read_manifests(paths, &node)?;
     Ok(Objects {
         options: settings.config.options.clone(),

@@ -9,9 +9,9 @@ use super::cleanup;
 use super::version::Build;
 use crate::agent::args::{Run, Version};
 use crate::agent::ending;
-use crate::agent::settings::{Effective, effective};
+use crate::agent::settings::{effective, read_timeouts};
 use crate::agent::{self, Failure, netns};
-use crate::config::Configuration;
+use crate::config::{Configuration, Loaded};
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
 
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &RunOrTask) -> Result<(), Failure> {
     ending::end_when_a_thread_panics();
     let mut settings = effective(&run.settings, &run.logging)?;
     let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
-    settings.read_timeouts();
+    read_timeouts(&mut settings.config);
     match with_settings(arguments, &settings) {
         Some(done) => done,
         None => agent::run(run, *once, settings, dialer.as_ref()),
@@ -48,7 +48,7 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
 
 /// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
 /// the network namespace already.
-fn with_settings(arguments: &RunOrTask, settings: &Effective) -> Option<Result<(), Failure>> {
+fn with_settings(arguments: &RunOrTask, settings: &Loaded) -> Option<Result<(), Failure>> {
     if let Some(path) = &arguments.write_config_to {
         return Some(write_configuration(path, &settings.full));
     }

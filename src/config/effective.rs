@@ -54,7 +54,7 @@ pub(super) fn effective(
     };
     Config {
         options,
-        hostname_override: hostname(full, &mut check),
+        node_name: node_name(full, &mut check),
         kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
         content_type: content_type(full, &mut check),
         master: None,
@@ -211,13 +211,13 @@ fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     }
 }
 
-fn hostname(full: &Configuration, check: &mut Check<'_>) -> Option<String> {
-    let written = full.text("hostnameOverride")?;
+fn node_name(full: &Configuration, check: &mut Check<'_>) -> String {
+    let written = full.text("hostnameOverride").unwrap_or_default();
     let name = written.trim().to_lowercase();
-    if name.is_empty() {
+    if name.is_empty() && !written.is_empty() {
         check.error("hostnameOverride", written, "blank; write the name of the Node");
     }
-    Some(name)
+    name
 }
 
 fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {

@@ -47,8 +47,8 @@ const KIND: &str = "KubeProxyConfiguration";
 pub struct Config {
     /// What the plan depends on.
     pub options: Options,
-    /// `hostnameOverride`: the name of the Node, unless it is the host's name.
-    pub hostname_override: Option<String>,
+    /// `hostnameOverride`, the name of the Node; empty for the host's name.
+    pub node_name: String,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// `clientConnection.acceptContentTypes`, by default `contentType`: protobuf or JSON.
@@ -94,6 +94,8 @@ pub struct Loaded {
     pub full: Configuration,
     /// Warnings, such as unknown fields, and notes on fields without effect.
     pub problems: Vec<Diagnostic>,
+    /// The content of the file, if there is one.
+    pub content: Option<Vec<u8>>,
 }
 
 /// Makes a configuration of a file (name and content) and flags. With a file, only some
@@ -135,7 +137,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<D
     match loaded {
         Some((mut config, full)) if errors.is_empty() => {
             config.master = flags.last("master").filter(|url| !url.is_empty()).map(str::to_owned);
-            Ok(Loaded { config, full, problems })
+            Ok(Loaded { config, full, problems, content: file.map(|(_, bytes)| bytes.to_vec()) })
         }
         _ => Err(problems),
     }

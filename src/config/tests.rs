@@ -44,7 +44,7 @@ fn configurations_mean_what_the_cases_say() {
             load(None, &flags(&given))
         };
         match loaded {
-            Ok(Loaded { config, full, problems }) => {
+            Ok(Loaded { config, full, problems, .. }) => {
                 // Not all flags and wrong fields can be said in a file.
                 let can_be_said = |problem: &Diagnostic| {
                     let text = problem.to_string();

@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ChangeBatch, Kind, ObjectName, Service, Store};
 
-use super::status::Time;
+use super::status::{Time, now};
 use crate::dataplane::Snapshot;
 
 /// The memory of all entries, in bytes, as far as it can be estimated.
@@ -75,21 +75,20 @@ impl History {
 
     /// Notes that the agent noticed something.
     pub fn notice(&self, service: Option<ObjectName>, text: String) {
-        self.lock().push(Entry { at: Time::now(), service, what: What::Noticed(text) });
+        self.lock().push(Entry { at: now(), service, what: What::Noticed(text) });
     }
 
     /// Notes the changes of a sync, of which the kernel has all now, and the objects after it. If some
     /// are lost, earlier objects cannot be known.
     pub fn synced(&self, batches: &[ChangeBatch], are_lost: bool, snapshot: &Snapshot) {
-        let (now, today) = (Instant::now(), SystemTime::now());
+        let (started, today) = (Instant::now(), now());
         let mut entries = self.lock();
         if are_lost {
-            *entries = Entries { since: Some(Time(today)), ..Entries::default() };
+            *entries = Entries { since: Some(today), ..Entries::default() };
         }
         for batch in batches {
-            let took = now.saturating_duration_since(batch.received);
-            let (at, seconds) =
-                (Time(today.checked_sub(took).unwrap_or(today)), took.as_secs_f64());
+            let took = started.saturating_duration_since(batch.received);
+            let (at, seconds) = (today.checked_sub(took).unwrap_or(today), took.as_secs_f64());
             if entries.since.is_none() {
                 entries.first = Some(LastChange { received: at, committed_after_seconds: seconds });
             }
@@ -99,7 +98,7 @@ impl History {
                 entries.push(Entry { at, service, what });
             }
         }
-        entries.since.get_or_insert(Time(today));
+        entries.since.get_or_insert(today);
     }
 
     /// Returns how far back the history reaches, and the entries about the Services that `wanted`

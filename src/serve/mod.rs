@@ -7,6 +7,7 @@ pub mod escape;
 pub mod events;
 pub mod history;
 pub mod http;
+mod listener;
 pub mod loopback;
 pub mod metrics;
 pub mod presence;

@@ -4,6 +4,7 @@
 
 mod explain;
 mod habits;
+mod man;
 mod precedence;
 mod program;
 mod reference;

@@ -2,24 +2,33 @@
 //! commands for people.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::FmtContext;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// A format of log lines.
-pub(crate) struct Format(fn(Writer<'_>, &Event<'_>) -> fmt::Result);
+/// Whether log lines are JSON, which a changed configuration may change.
+pub(crate) type IsJson = Arc<AtomicBool>;
 
-/// JSON with the fields of kube-proxy's log: `ts`, the time in milliseconds; `msg`; `v`, the
-/// verbosity, absent for errors; and `err` for an error. `level` is an addition of shunt.
-pub(crate) const JSON: Format = Format(json);
+/// The format of log lines: JSON with the fields of kube-proxy's log, or text; for people in the style
+/// of compilers.
+pub(crate) struct Format {
+    for_people: bool,
+    is_json: IsJson,
+    text: format::Format,
+}
 
-/// Messages for people in the style of compilers: severity, place, text.
-pub(crate) const PLAIN: Format = Format(plain);
+impl Format {
+    pub(crate) fn new(for_people: bool, is_json: IsJson) -> Format {
+        Format { for_people, is_json, text: format::Format::default().with_target(false) }
+    }
+}
 
 impl<S, N> FormatEvent<S, N> for Format
 where
@@ -28,14 +37,20 @@ where
 {
     fn format_event(
         &self,
-        _: &FmtContext<'_, S, N>,
+        context: &FmtContext<'_, S, N>,
         writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        self.0(writer, event)
+        match self.is_json.load(Ordering::Relaxed) {
+            true => json(writer, event),
+            false if self.for_people => plain(writer, event),
+            false => self.text.format_event(context, writer, event),
+        }
     }
 }
 
+/// Writes `ts`, the time in milliseconds; `msg`; `v`, the verbosity, absent for errors; and `err` for an
+/// error. `level` is an addition of shunt.
 fn json(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     let Fields { message, fields } = Fields::of(event);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -65,6 +80,7 @@ fn verbosity(event: &Event<'_>) -> Option<u8> {
     }
 }
 
+/// Writes severity, place, text.
 fn plain(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     let Fields { message, mut fields } = Fields::of(event);
     let mut take = |name: &str| fields.remove(name).map(|value| text(&value));
@@ -155,11 +171,11 @@ impl Visit for Fields {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
+    use tracing_subscriber::fmt as layers;
     use tracing_subscriber::fmt::MakeWriter;
     use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::{Layer, fmt as layers};
 
     use super::*;
 
@@ -188,9 +204,8 @@ mod tests {
     /// Returns the lines that the closure logs.
     fn lines(json: bool, log: impl FnOnce()) -> Vec<String> {
         let written = Log::default();
-        let layer = layers::layer().with_writer(written.clone());
-        let layer =
-            if json { layer.event_format(JSON).boxed() } else { layer.event_format(PLAIN).boxed() };
+        let format = Format::new(true, IsJson::new(json.into()));
+        let layer = layers::layer().with_writer(written.clone()).event_format(format);
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(written.0.lock().expect("a lock").clone()).expect("text");

@@ -10,27 +10,19 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layered, SubscriberExt};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 use super::args::Logging;
 use super::process::start_thread;
 use crate::config::{self, LogFormat};
 use crate::serve::escape;
+use format::{Format, IsJson};
 use queue::Queue;
 
-/// The registry with the filter by level.
-type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
-type Format = Box<dyn Layer<Filtered> + Send + Sync>;
-
-struct Handles {
-    levels: reload::Handle<Targets, Registry>,
-    format: reload::Handle<Format, Filtered>,
-}
-
-/// The handles of the log, of which a process has one.
-static HANDLES: OnceLock<Handles> = OnceLock::new();
+/// What a changed configuration changes of the log, of which a process has one.
+static CHANGEABLE: OnceLock<(reload::Handle<Targets, Registry>, IsJson)> = OnceLock::new();
 
 /// True for commands: their text goes to a person at a terminal.
 static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
@@ -68,18 +60,28 @@ pub(crate) fn start_with(logging: &Logging) {
 
 /// Starts the log with this format and verbosity, or changes them.
 pub(crate) fn start(format: LogFormat, verbosity: u8) {
-    if let Some(handles) = HANDLES.get() {
+    let is_json = format == LogFormat::Json;
+    if let Some((levels_handle, json)) = CHANGEABLE.get() {
         // Fails only without a subscriber.
-        let _ = handles.levels.reload(levels(verbosity));
-        let _ = handles.format.reload(layer(format));
-        return;
+        let _ = levels_handle.reload(levels(verbosity));
+        return json.store(is_json, Ordering::Relaxed);
     }
+    let for_people = FOR_PEOPLE.load(Ordering::Relaxed);
+    let json = IsJson::new(is_json.into());
     let (levels, levels_handle) = reload::Layer::new(levels(verbosity));
-    let (format, format_handle) = reload::Layer::new(layer(format));
+    let format = Format::new(for_people, json.clone());
+    let writer = move || -> Escaped<Box<dyn Write>> {
+        Escaped(if for_people { Box::new(io::stderr()) } else { Box::new(&QUEUE) })
+    };
+    // Lines that stderr does not accept are lost. The library's default is to report that on
+    // stderr, which would fail, too, and panic.
+    let layer = fmt::layer().event_format(format).with_writer(writer).log_internal_errors(false);
+    // `Escaped` does this, also for ends of lines.
+    let layer = layer.with_ansi(false).with_ansi_sanitization(false);
     // A program that embeds the library may have a log already.
-    if tracing_subscriber::registry().with(levels).with(format).try_init().is_ok() {
-        let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
-        if !FOR_PEOPLE.load(Ordering::Relaxed) {
+    if tracing_subscriber::registry().with(levels).with(layer).try_init().is_ok() {
+        let _ = CHANGEABLE.set((levels_handle, json));
+        if !for_people {
             // Where the system refuses this thread, it refuses the others, and the process ends.
             let _ = start_thread("log", || QUEUE.run(io::stderr(), report_lost));
         }
@@ -103,26 +105,6 @@ impl<W: Write> Write for Escaped<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
-    }
-}
-
-fn layer(format: LogFormat) -> Format {
-    // Lines that stderr does not accept are lost. The library's default is to report that on
-    // stderr, which would fail, too, and panic.
-    let layer = fmt::layer().with_target(false).log_internal_errors(false);
-    // `Escaped` does this, also for ends of lines.
-    let layer = layer.with_ansi(false).with_ansi_sanitization(false);
-    if FOR_PEOPLE.load(Ordering::Relaxed) {
-        let layer = layer.with_writer(|| Escaped(io::stderr()));
-        return match format {
-            LogFormat::Text => layer.event_format(format::PLAIN).boxed(),
-            LogFormat::Json => layer.event_format(format::JSON).boxed(),
-        };
-    }
-    let layer = layer.with_writer(|| Escaped(&QUEUE));
-    match format {
-        LogFormat::Text => layer.boxed(),
-        LogFormat::Json => layer.event_format(format::JSON).boxed(),
     }
 }
 

@@ -1,7 +1,5 @@
-//! Arguments of the commands about the program itself: `shunt version`, `shunt completion` and
-//! `shunt man`.
-
-use std::path::PathBuf;
+//! Arguments of the commands about the program itself: `shunt version` and
+//! `shunt completion`.
 
 use clap::Args;
 use clap_complete::aot::Shell;
@@ -26,11 +24,4 @@ pub struct Completion {
     /// The shell.
     #[arg(value_enum)]
     pub shell: Shell,
-}
-
-/// Arguments of `shunt man`.
-#[derive(Debug, Args)]
-pub struct Man {
-    /// The directory for the pages, which must exist.
-    pub directory: PathBuf,
 }

@@ -23,7 +23,7 @@ use history::moment;
 
 pub use explain::{Destination, Explain, Probes};
 pub use history::History;
-pub use meta::{Completion, Man, ShowVersion};
+pub use meta::{Completion, ShowVersion};
 pub use services::{Services, Sort};
 pub use trace::Trace;
 
@@ -65,9 +65,6 @@ pub enum Command {
     Version(ShowVersion),
     /// Print a script that completes the commands and flags of shunt in a shell.
     Completion(Completion),
-    /// Write the man pages.
-    #[command(hide = true)]
-    Man(Man),
 }
 
 /// The objects of a command.

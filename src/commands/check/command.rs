@@ -9,13 +9,14 @@ use shunt_core::plan::NodeContext;
 use super::api::{Api, Asked};
 use super::{Facts, Outcome, Report, others};
 use crate::agent::args::Run;
-use crate::agent::settings::{Effective, load_file};
+use crate::agent::settings::load_file;
 use crate::agent::sources::{access, runtime};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::PROBLEMS;
 use crate::commands::args::Format;
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
+use crate::config::Loaded;
 use crate::serve::query::{Selection, ask_objects};
 use crate::source::interfaces::interface_addresses;
 use crate::source::kubernetes::{AccessError, Dialer, inspect};
@@ -30,7 +31,10 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
     }
     logging::start_with(&run.logging);
     let (mut effective, problems) = match load_file(&run.settings, &run.logging) {
-        Ok((effective, problems)) => (Ok(effective), problems),
+        Ok(mut loaded) => {
+            let problems = std::mem::take(&mut loaded.problems);
+            (Ok(loaded), problems)
+        }
         Err(problems) => (Err("the configuration is invalid".to_owned()), problems),
     };
     let dialer = netns::enter_with_dialer(run.netns.as_deref())?;
@@ -40,7 +44,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         false => ask_objects(Selection::All).ok(),
     };
     if let (Ok(effective), Some(running)) = (&mut effective, &running) {
-        effective.node_name.clone_from(&running.status.node);
+        effective.config.node_name.clone_from(&running.status.node);
     }
     let (api, objects) = match &effective {
         Err(why) => (Api::NotAsked(why.clone()), Vec::new()),
@@ -53,7 +57,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
     for change in objects.into_iter().chain(addresses.as_ref().ok().cloned()) {
         store.apply(change, &mut Dirty::default());
     }
-    let node_name = effective.as_ref().map_or("", |effective| &effective.node_name);
+    let node_name = effective.as_ref().map_or("", |effective| &effective.config.node_name);
     let report = Report::of(&Facts {
         run,
         problems,
@@ -73,11 +77,11 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
 /// Returns what the API server says, and the objects that concern the node.
 fn objects(
     manifests: &[PathBuf],
-    effective: &Effective,
+    effective: &Loaded,
     dialer: Option<Dialer>,
 ) -> Result<(Api, Vec<Change>), Failure> {
     if !manifests.is_empty() {
-        let changes = read_manifests(manifests, &effective.node_name)?;
+        let changes = read_manifests(manifests, &effective.config.node_name)?;
         return Ok((Api::NotAsked("objects come from --manifests".to_owned()), changes));
     }
     let access = access(&effective.config, dialer);
@@ -90,7 +94,7 @@ fn objects(
         Err(error) => return Ok((Api::Unusable(error.to_string()), Vec::new())),
     };
     let runtime = runtime()?;
-    let inspection = runtime.block_on(inspect(access, &effective.node_name));
+    let inspection = runtime.block_on(inspect(access, &effective.config.node_name));
     // Does not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     Ok(match inspection {

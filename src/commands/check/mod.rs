@@ -31,7 +31,7 @@ use shunt_core::model::Store;
 use shunt_core::plan::NodeContext;
 
 use crate::agent::args::Run;
-use crate::agent::settings::Effective;
+use crate::config::Loaded;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::escape;
 use crate::source::spanned_yaml::Diagnostic;
@@ -41,7 +41,7 @@ use api::Api;
 /// What all checks judge. An error is why something is not known here.
 struct Facts<'a> {
     run: &'a Run,
-    effective: Result<Effective, String>,
+    effective: Result<Loaded, String>,
     /// The problems of the configuration.
     problems: Vec<Diagnostic>,
     api: Api,

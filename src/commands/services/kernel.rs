@@ -6,7 +6,7 @@ use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
-use crate::serve::status::Time;
+use crate::serve::status::now;
 
 /// What only the objects tell.
 const UNKNOWN: &str = "unknown";
@@ -55,7 +55,7 @@ pub(super) fn picture_of_kernel(
         ..Service::default()
     });
     Picture {
-        taken: Time::now(),
+        taken: now(),
         node: String::new(),
         zone: None,
         source: Source::Kernel,

@@ -15,7 +15,7 @@ use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
 use crate::serve::history::LastChange;
-use crate::serve::status::Time;
+use crate::serve::status::now;
 
 /// The Services of a picture; by default all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(super) fn picture(
         })
     });
     Picture {
-        taken: Time::now(),
+        taken: now(),
         node: locality.node.to_owned(),
         zone: locality.zone.map(str::to_owned),
         source: if agent.is_some() { Source::Agent } else { Source::Manifests },

@@ -9,7 +9,7 @@ use shunt_core::model::Balancing;
 
 use super::{Frontend, LastChange, Picture, Service};
 use crate::serve::escape;
-use crate::serve::status::Time;
+use crate::serve::status::{Time, passed};
 
 /// The maximum number of problems in the text; JSON has all.
 const MAX_PROBLEMS: usize = 3;
@@ -181,7 +181,7 @@ fn write_head(text: &mut String, service: &Service, now: Time) {
         row("health check", port.to_string());
     }
     if let Some(LastChange { received, committed_after_seconds }) = &service.last_change {
-        let ago = received.before(now).as_secs();
+        let ago = passed(*received, now).as_secs();
         let took = std::time::Duration::from_secs_f64(committed_after_seconds.max(0.0));
         row("last change", format!("{received}, {ago} s ago; committed {took:.1?} later"));
     }

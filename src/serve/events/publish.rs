@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use hyper::StatusCode;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use k8s_openapi::api::events::v1::Event;
@@ -44,7 +43,7 @@ pub async fn publish(
     connection: Arc<Connection>,
     node_name: String,
     nodes: impl Fn() -> HashSet<Arc<str>>,
-    time: impl Fn() -> SystemTime,
+    time: impl Fn() -> Timestamp,
 ) {
     let mut notices = notices.0.lock().await;
     // The clock of tokio, which tests stop.
@@ -78,59 +77,59 @@ pub async fn publish(
         let time = time();
         let mut pauses = PAUSES.iter();
         loop {
-            let Err(error) = send(&connection, &notice, &node_name, time).await else {
-                forbidden = false;
-                break;
-            };
-            if error.status == Some(StatusCode::FORBIDDEN) {
-                if !std::mem::replace(&mut forbidden, true) {
+            match send(&connection, &notice, &node_name, time).await {
+                // Another node was faster, or the answer to an earlier attempt was lost.
+                Ok(()) | Err(Failure::Conflict) => forbidden = false,
+                Err(Failure::Forbidden(text)) => {
+                    if !std::mem::replace(&mut forbidden, true) {
+                        tracing::warn!(
+                            "the API server forbids Events: let the agent's role create events.k8s.io: \
+                             {text}"
+                        );
+                    }
+                }
+                // The next Event may be valid.
+                Err(Failure::Rejected(text)) => {
                     tracing::warn!(
-                        "the API server forbids Events: let the agent's role create events.k8s.io: \
-                         {}",
-                        error.text
+                        reason = notice.reason,
+                        "the API server rejected an Event: {text}"
                     );
                 }
-                break;
+                Err(Failure::Passing(text)) => {
+                    if let Some(pause) = pauses.next() {
+                        tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
+                        continue;
+                    }
+                    tracing::debug!(reason = notice.reason, "lost an Event: {text}");
+                }
             }
-            if error.is_final {
-                // The next Event may be valid.
-                tracing::warn!(
-                    reason = notice.reason,
-                    "the API server rejected an Event: {}",
-                    error.text
-                );
-                break;
-            }
-            let Some(pause) = pauses.next() else {
-                tracing::debug!(reason = notice.reason, "lost an Event: {}", error.text);
-                break;
-            };
-            tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
+            break;
         }
     }
 }
 
-struct Failure {
-    text: String,
-    /// The status of the answer, if there was one.
-    status: Option<StatusCode>,
-    /// A retry would fail again.
-    is_final: bool,
+/// Why a request failed. Only one that passes may succeed later.
+enum Failure {
+    Conflict,
+    Forbidden(String),
+    Rejected(String),
+    Passing(String),
 }
 
 async fn send(
     connection: &Connection,
     notice: &Notice,
     node_name: &str,
-    time: SystemTime,
+    time: Timestamp,
 ) -> Result<(), Failure> {
     let uid = match &notice.service {
         // kubectl and the kubelet use the name as the uid of a Node.
         None => Some(node_name.to_owned()),
         Some(service) => match uid(connection, service).await {
+            Ok(uid) => uid,
+            Err(passing @ Failure::Passing(_)) => return Err(passing),
             // Without the uid, `kubectl get events` still shows the Event.
-            Err(error) if error.is_final => None,
-            found => found?,
+            Err(_) => None,
         },
     };
     let event = event(notice, node_name, uid, time);
@@ -138,11 +137,7 @@ async fn send(
     let sent = ask(connection, async |client| {
         Api::namespaced(client, namespace).create(&PostParams::default(), &event).await
     });
-    match sent.await {
-        // Another node was faster, or the answer to an earlier attempt was lost.
-        Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(()),
-        sent => sent.map(drop),
-    }
+    sent.await.map(drop)
 }
 
 /// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events
@@ -166,26 +161,25 @@ async fn ask<T>(
     match tokio::time::timeout(REQUEST_TIMEOUT, request(client)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::Api(status))) => {
-            let code = StatusCode::from_u16(status.code).unwrap_or_default();
-            if code == StatusCode::UNAUTHORIZED {
+            if status.code == 401 {
                 connection.renew(number);
             }
-            let passes = [StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS].contains(&code);
-            let is_final = code.is_client_error() && !passes;
-            Err(Failure { text: status.message, status: Some(code), is_final })
+            Err(match status.code {
+                403 => Failure::Forbidden(status.message),
+                409 => Failure::Conflict,
+                400 | 402..=428 | 430..=499 => Failure::Rejected(status.message),
+                _ => Failure::Passing(status.message),
+            })
         }
         // A request that cannot be made, or an answer that cannot be read.
         Ok(Err(error @ (Error::BuildRequest(_) | Error::SerdeError(_)))) => {
-            Err(Failure { text: error.to_string(), status: None, is_final: true })
+            Err(Failure::Rejected(error.to_string()))
         }
         Ok(Err(error)) => {
             connection.renew(number);
-            Err(Failure { text: error.to_string(), status: None, is_final: false })
+            Err(Failure::Passing(error.to_string()))
         }
-        Err(_) => {
-            let text = format!("no answer within {REQUEST_TIMEOUT:?}");
-            Err(Failure { text, status: None, is_final: false })
-        }
+        Err(_) => Err(Failure::Passing(format!("no answer within {REQUEST_TIMEOUT:?}"))),
     }
 }
 
@@ -207,8 +201,7 @@ fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timesta
 }
 
 /// Returns the object. Events about a Node are in the namespace `default`.
-fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: SystemTime) -> Event {
-    let time = Timestamp::try_from(time).unwrap_or_default();
+fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: Timestamp) -> Event {
     let (kind, namespace, name) = match &notice.service {
         None => ("Node", None, node_name),
         Some(service) => ("Service", Some(service.namespace.to_string()), &*service.name),
@@ -266,7 +259,7 @@ mod tests {
     #[test]
     fn an_event_is_what_the_api_takes() {
         let notice = Notice { note: "ä".repeat(MAX_NOTE), ..conflict("web") };
-        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
+        let now = Timestamp::constant(1_500_000_000, 1_000);
         let event = json(event(&notice, "node-1", Some("0a-1b".to_owned()), now));
         assert_eq!(
             (&event["apiVersion"], &event["kind"]),
@@ -283,7 +276,7 @@ mod tests {
 
     #[test]
     fn events_about_the_node_are_in_the_default_namespace() {
-        let event = json(event(&starting(), "node-1", None, SystemTime::now()));
+        let event = json(event(&starting(), "node-1", None, Timestamp::now()));
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["type"], "Normal");
         assert!(event["regarding"].get("namespace").is_none());
@@ -375,7 +368,7 @@ mod tests {
         told.into_iter().for_each(|notice| recorder.record(notice));
         drop(recorder);
         // Events of two periods have different names.
-        let time = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        let time = || Timestamp::constant(1_500_000_000, 0);
         publish(notices, server.connection(), node.to_owned(), || nodes.clone(), time).await;
     }
 

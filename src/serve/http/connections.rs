@@ -1,10 +1,10 @@
 //! The pool of the connections of all servers.
 //!
-//! A new connection is never refused and never waits. If there are too many, the source address
-//! with the most connections loses the least recently used one. So every client gets its answer,
-//! whatever other clients do.
+//! A new connection is never refused and never waits. If connections or their unread answers are too
+//! much, the source address with the most of both loses the least recently used connection. So every
+//! client gets its answer, whatever other clients do.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,69 +14,42 @@ use hyper::body::Bytes;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::oneshot;
 
-/// The limits of clients.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// The timeout for the headers of a request.
-    pub request: Duration,
-    /// The maximum time of a connection with all its requests.
-    pub connection: Duration,
-    /// The maximum number of connections of all servers.
-    pub connections: usize,
-    /// The maximum number of connections from one source.
-    pub per_source: usize,
-    /// The maximum size of all answers that clients have not read, in bytes.
-    pub unread: usize,
-}
-
-impl Default for Limits {
-    /// Leaves three quarters of the process's file descriptors for other uses.
-    fn default() -> Limits {
-        /// The part of the file descriptors for connections.
-        const SHARE: u64 = 4;
-        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        let connections = usize::try_from(files / SHARE).unwrap_or(usize::MAX).clamp(16, 512);
-        Limits {
-            request: Duration::from_secs(5),
-            connection: Duration::from_secs(60),
-            connections,
-            per_source: (connections / 4).max(8),
-            unread: 8 << 20,
-        }
-    }
-}
+/// The minimum time between two log lines about closed connections.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+/// The memory of a connection without an answer, in bytes.
+const CONNECTION: usize = 16 << 10;
+/// The maximum size of all answers that clients have not read, in bytes.
+const UNREAD: usize = 8 << 20;
 
 /// The pool. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Connections {
-    limits: Limits,
+pub(super) struct Connections {
+    most: usize,
     pool: Arc<Mutex<Pool>>,
 }
 
 impl Default for Connections {
+    /// Leaves three quarters of the process's file descriptors for other uses.
     fn default() -> Connections {
-        Connections::new(Limits::default())
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        Connections::new(usize::try_from(files / 4).unwrap_or(usize::MAX).clamp(16, 512))
     }
 }
 
-/// The minimum time between two log lines about closed connections.
-const LOG_PERIOD: Duration = Duration::from_secs(60);
-
 #[derive(Debug, Default)]
 struct Pool {
-    /// By the value of the clock at their creation.
-    connections: BTreeMap<u64, Connection>,
-    /// A logical clock: each use of a connection advances it.
-    clock: u64,
+    /// The least recently used one first.
+    connections: VecDeque<Connection>,
+    last_id: u64,
     logged: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    last_use: u64,
+    id: u64,
     source: IpAddr,
-    /// The size of answers that the client has not read.
-    unread: usize,
+    /// The memory that it takes.
+    size: usize,
     /// Its drop tells the task that the pool has closed the connection.
     _open: oneshot::Sender<Infallible>,
 }
@@ -89,14 +62,9 @@ pub(super) struct Slot {
 }
 
 impl Connections {
-    /// Makes an empty pool.
-    #[must_use]
-    pub fn new(limits: Limits) -> Connections {
-        Connections { limits, pool: Arc::default() }
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        self.limits
+    /// Makes an empty pool for so many connections.
+    pub(super) fn new(most: usize) -> Connections {
+        Connections { most, pool: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
@@ -106,24 +74,19 @@ impl Connections {
     /// Returns a slot for a new connection. Closes another connection if there are too many.
     /// The receiver ends when the pool closes this one.
     pub(super) fn enter(&self, from: IpAddr) -> (Arc<Slot>, oneshot::Receiver<Infallible>) {
-        let source = aggregated(from);
         let mut pool = self.lock();
-        if pool.connections.values().filter(|c| c.source == source).count()
-            >= self.limits.per_source
-        {
-            pool.close_first(|_, connection| connection.source == source);
-        } else if pool.connections.len() >= self.limits.connections {
-            pool.close_one();
+        if pool.connections.len() >= self.most {
+            pool.close_one(None);
         }
-        let id = pool.tick();
-        let (_open, closed) = oneshot::channel();
-        pool.connections.insert(id, Connection { last_use: id, source, unread: 0, _open });
+        pool.last_id += 1;
+        let (id, source, (_open, closed)) = (pool.last_id, aggregated(from), oneshot::channel());
+        pool.connections.push_back(Connection { id, source, size: CONNECTION, _open });
         (Arc::new(Slot { connections: self.clone(), id }), closed)
     }
 
     /// Closes a connection to free its file descriptor. Returns false if there is none.
     pub(super) fn make_room(&self) -> bool {
-        self.lock().close_one()
+        self.lock().close_one(None)
     }
 }
 
@@ -137,32 +100,29 @@ fn aggregated(address: IpAddr) -> IpAddr {
 }
 
 impl Pool {
-    fn tick(&mut self) -> u64 {
-        self.clock += 1;
-        self.clock
+    /// Returns the size of a connection, unless it is closed.
+    fn size(&mut self, id: u64) -> Option<&mut usize> {
+        let found = self.connections.iter_mut().find(|connection| connection.id == id);
+        found.map(|connection| &mut connection.size)
     }
 
-    /// Closes the least recently used connection of the source with the most.
-    fn close_one(&mut self) -> bool {
-        let largest = self.largest(|_| 1);
-        self.close_first(|_, connection| Some(connection.source) == largest)
+    fn remove(&mut self, id: u64) -> Option<Connection> {
+        let at = self.connections.iter().position(|connection| connection.id == id)?;
+        self.connections.remove(at)
     }
 
-    /// Returns the source with the largest sum.
-    fn largest(&self, of: impl Fn(&Connection) -> usize) -> Option<IpAddr> {
-        let mut sums = BTreeMap::new();
-        for connection in self.connections.values() {
-            *sums.entry(connection.source).or_insert(0) += of(connection);
+    /// Closes the least recently used connection of the source that takes the most, unless it is
+    /// `kept`. Returns false if there is none.
+    fn close_one(&mut self, kept: Option<u64>) -> bool {
+        let mut sizes = HashMap::new();
+        for Connection { source, size, .. } in &self.connections {
+            *sizes.entry(*source).or_insert(0) += size;
         }
-        sums.into_iter().max_by_key(|(_, sum)| *sum).map(|(source, _)| source)
-    }
-
-    /// Closes the least recently used of these connections. Returns false if there is none.
-    fn close_first(&mut self, of: impl Fn(u64, &Connection) -> bool) -> bool {
+        let largest = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(source, _)| source);
+        let is_first = |it: &Connection| Some(it.source) == largest && Some(it.id) != kept;
         let connections = self.connections.len();
-        let some = self.connections.iter().filter(|(id, connection)| of(**id, connection));
-        let first = some.min_by_key(|(_, connection)| connection.last_use).map(|(id, _)| *id);
-        let closed = first.and_then(|id| self.connections.remove(&id));
+        let first = self.connections.iter().position(is_first);
+        let closed = first.and_then(|first| self.connections.remove(first));
         let Some(Connection { source, .. }) = closed else { return false };
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PERIOD) {
             self.logged = Some(Instant::now());
@@ -174,42 +134,35 @@ impl Pool {
         }
         true
     }
-
-    fn unread(&self) -> usize {
-        self.connections.values().map(|connection| connection.unread).sum()
-    }
 }
 
 impl Slot {
     /// Marks the connection as just used.
     pub(super) fn used(&self) {
         let mut pool = self.connections.lock();
-        let now = pool.tick();
-        if let Some(connection) = pool.connections.get_mut(&self.id) {
-            connection.last_use = now;
+        if let Some(connection) = pool.remove(self.id) {
+            pool.connections.push_back(connection);
         }
     }
 
-    /// Returns the body of an answer, which counts as unread until it is written. If there are too
-    /// many unread bytes, closes the least recently used connection of the source with the most.
+    /// Returns the body of an answer, which counts as unread until it is written. Closes other
+    /// connections if there is too much of it.
     pub(super) fn answer(self: &Arc<Slot>, body: Bytes) -> Bytes {
         let mut pool = self.connections.lock();
-        if let Some(connection) = pool.connections.get_mut(&self.id) {
-            connection.unread += body.len();
+        if let Some(size) = pool.size(self.id) {
+            *size += body.len();
         }
-        while pool.unread() > self.connections.limits.unread {
-            let most = pool.largest(|connection| connection.unread);
-            if !pool.close_first(|id, c| Some(c.source) == most && c.unread > 0 && id != self.id) {
-                break;
-            }
-        }
+        let most = self.connections.most * CONNECTION + UNREAD;
+        while pool.connections.iter().map(|connection| connection.size).sum::<usize>() > most
+            && pool.close_one(Some(self.id))
+        {}
         Bytes::from_owner(Unread { body, slot: self.clone() })
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.connections.lock().connections.remove(&self.id);
+        self.connections.lock().remove(self.id);
     }
 }
 
@@ -228,8 +181,8 @@ impl AsRef<[u8]> for Unread {
 impl Drop for Unread {
     fn drop(&mut self) {
         let mut pool = self.slot.connections.lock();
-        if let Some(connection) = pool.connections.get_mut(&self.slot.id) {
-            connection.unread -= self.body.len();
+        if let Some(size) = pool.size(self.slot.id) {
+            *size -= self.body.len();
         }
     }
 }
@@ -239,11 +192,6 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-
-    fn connections(count: usize, per_source: usize, unread: usize) -> Connections {
-        let limits = Limits { connections: count, per_source, unread, ..Limits::default() };
-        Connections::new(limits)
-    }
 
     fn from(host: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, host])
@@ -257,15 +205,25 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_connection_of_a_source_is_closed_first() {
-        let pool = connections(10, 3, 1000);
-        let mut slots: Vec<Entered> = (0..3).map(|_| pool.enter(from(1))).collect();
-        slots.push(pool.enter(from(2)));
-        slots[0].0.used();
-        slots.push(pool.enter(from(1)));
-        assert_eq!(open(&mut slots), [true, false, true, true, true]);
+    fn the_least_recently_used_connection_of_the_largest_source_is_closed_first() {
+        let pool = Connections::new(4);
+        let mut slots = vec![pool.enter(from(2))];
+        slots.extend((0..3).map(|_| pool.enter(from(1))));
+        slots[1].0.used();
+        slots.push(pool.enter(from(3)));
+        assert_eq!(open(&mut slots), [true, true, false, true, true]);
         drop(slots);
         assert!(pool.lock().connections.is_empty());
+    }
+
+    #[test]
+    fn the_source_with_the_most_unread_bytes_loses_connections() {
+        let pool = Connections::new(4);
+        let mut slots: Vec<Entered> = [2, 2, 1, 1].map(|host| pool.enter(from(host))).into();
+        let answer = |slot: &Entered| slot.0.answer(vec![0; UNREAD / 2].into());
+        drop(answer(&slots[0]));
+        let _unread = [answer(&slots[2]), answer(&slots[3]), answer(&slots[0])];
+        assert_eq!(open(&mut slots), [true, true, false, true]);
     }
 
     #[test]

@@ -1,24 +1,23 @@
-//! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
+//! `/healthz` for load balancers, `/livez` for probes, and `healthCheckNodePort`, by which load balancers
+//! find the nodes with endpoints of a Service, as kube-proxy answers them.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use serde::Serialize;
-use shunt_core::model::Family;
-use tokio::sync::watch;
+use shunt_core::model::{Family, ObjectName};
 
-use super::protocol::{Answer, Handler, json};
-use super::server::{Server, Servers};
-use crate::config::Config;
-use crate::serve::metrics::{Gauge, Metrics};
+use super::protocol::{Answer, json};
+use crate::serve::status::Time;
 
 /// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// The time of the last successful sync; `None` before the first commit.
-    pub last_updated: Option<SystemTime>,
+    pub last_updated: Option<Time>,
     /// The age of the oldest change that the kernel does not have.
     pub waiting: Option<Duration>,
     /// The age of the oldest change whose stale flows connection tracking may still have.
@@ -47,17 +46,18 @@ impl Health {
         self.is_live() && self.last_updated.is_some()
     }
 
-    fn healthz(&self, now: SystemTime) -> Answer {
+    pub(super) fn healthz(&self, now: Time) -> Answer {
         self.answer(self.is_ready(), Some(self.node_eligible), now)
     }
 
-    fn livez(&self, now: SystemTime) -> Answer {
+    pub(super) fn livez(&self, now: Time) -> Answer {
         self.answer(self.is_live(), None, now)
     }
 
-    fn answer(&self, healthy: bool, node_eligible: Option<bool>, now: SystemTime) -> Answer {
+    fn answer(&self, healthy: bool, node_eligible: Option<bool>, now: Time) -> Answer {
         let good = healthy && node_eligible.unwrap_or(true);
-        let updated = self.last_updated.map(time);
+        // As Go writes them: with as many digits of a second as needed.
+        let updated = self.last_updated.map(|time| time.to_string());
         let families = self.families.iter().filter_map(|family| {
             let last_updated = updated.clone()?;
             Some((family.to_string(), FamilyHealth { last_updated, healthy }))
@@ -65,11 +65,11 @@ impl Health {
         let body = ProxyHealth {
             // kube-proxy returns the current time while nothing waits.
             last_updated: match &updated {
-                _ if good => time(now),
+                _ if good => now.to_string(),
                 Some(updated) => updated.clone(),
                 None => NEVER.to_owned(),
             },
-            current_time: time(now),
+            current_time: now.to_string(),
             node_eligible,
             healthy,
             status: families.collect(),
@@ -80,11 +80,6 @@ impl Health {
 
 /// The zero time of Go.
 const NEVER: &str = "0001-01-01T00:00:00Z";
-
-/// Writes a time as Go does: RFC 3339 with as many digits of a second as needed.
-fn time(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).unwrap_or_default().to_string()
-}
 
 /// kube-proxy's `ProxyHealth`; the order of the fields is that of its JSON.
 #[derive(Serialize)]
@@ -107,37 +102,33 @@ struct FamilyHealth {
     healthy: bool,
 }
 
-/// The purpose of the health server, in messages.
-pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
-
-/// Serves for ever, at `healthzBindAddress`.
-///
-/// # Errors
-/// If the port cannot be bound and `bindAddressHardFail` is set.
-pub async fn serve_health(
-    config: watch::Receiver<Config>,
-    health: HealthSource,
-    metrics: Metrics,
-    servers: Servers,
-) -> anyhow::Result<Infallible> {
-    let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
-    let gauge: Gauge = ("shunt_unbound_ports", &[("server", "health")]);
-    let address = |config: &Config| config.healthz_bind_address;
-    let server = Server { purpose, field, address, gauge, servers };
-    server.serve(config, handler(health, metrics)).await
+/// The health of a Service at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceHealth {
+    /// The Service, by namespace and name.
+    pub service: ObjectName,
+    /// The number of ready endpoints on this node.
+    pub local_endpoints: usize,
 }
 
-fn handler(health: HealthSource, metrics: Metrics) -> Handler {
-    Arc::new(move |path| {
-        let (health, now) = (health(), SystemTime::now());
-        let (answer, counter) = match path {
-            "/healthz" => (health.healthz(now), "kubeproxy_proxy_healthz_total"),
-            "/livez" => (health.livez(now), "kubeproxy_proxy_livez_total"),
-            _ => return None,
-        };
-        metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
-        Some(answer.into())
-    })
+/// The addresses to listen on, with the answer at each.
+pub type ServiceHealths = BTreeMap<SocketAddr, ServiceHealth>;
+
+impl ServiceHealth {
+    /// Returns the answer to any path, byte for byte that of kube-proxy.
+    pub(super) fn answer(&self, agent_healthy: bool) -> Answer {
+        let ServiceHealth { service, local_endpoints } = self;
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\
+             \"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {agent_healthy}\n}}",
+            serde_json::Value::from(&*service.namespace),
+            serde_json::Value::from(&*service.name),
+        );
+        let mut answer = json(agent_healthy && *local_endpoints > 0, body);
+        let weight = HeaderValue::from(*local_endpoints);
+        answer.headers_mut().insert("x-load-balancing-endpoint-weight", weight);
+        answer
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +137,7 @@ mod tests {
 
     fn fresh() -> Health {
         Health {
-            last_updated: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(990_500)),
+            last_updated: Some(Time::constant(990, 500_000_000)),
             waiting: None,
             unswept: None,
             patience: Duration::from_secs(60),
@@ -169,7 +160,7 @@ mod tests {
             (Health { unswept: waiting(60), ..fresh() }, 503, 503),
             (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
-            let now = SystemTime::now();
+            let now = Time::now();
             let status = (health.healthz(now).status(), health.livez(now).status());
             assert_eq!((status.0.as_u16(), status.1.as_u16()), (healthz, livez), "{health:?}");
         }
@@ -177,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_answers_are_kube_proxys_to_the_byte() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
+        let now = Time::constant(1_000, 120);
         let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
         let v4 = Health { families: vec![Family::V4], ..fresh() };
         for (answer, expected) in [

@@ -1,21 +1,186 @@
-//! The HTTP servers of the agent.
+//! The HTTP servers for health, metrics, and the `healthCheckNodePort`s of Services.
 //!
-//! Owns: the health server, the metrics server, and the listeners of `healthCheckNodePort`.
-//!
-//! Must not know: Services, nf_tables. It reads [`Health`] values, [`Metrics`], and its addresses in
-//! the configuration.
-//!
-//! [`Metrics`]: crate::serve::metrics::Metrics
+//! A port in use is retried. A changed address in the configuration moves a server.
 
 mod connections;
 mod health;
-mod metrics;
 mod protocol;
-mod server;
-mod service_health;
 
-pub use connections::{Connections, Limits};
-pub use health::{HEALTH_PURPOSE, Health, HealthSource, serve_health};
-pub use metrics::serve_metrics;
-pub use server::{OnUnbound, Servers};
-pub use service_health::{ServiceHealth, ServiceHealths, serve_service_health};
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, yield_now};
+
+use self::connections::Connections;
+use self::protocol::{Answer, JSON, PLAIN_TEXT, SharedPage, converse, ok};
+use super::listener::{ACCEPT_RETRY, Happened, PortListener};
+use super::metrics::Metrics;
+use super::status::Time;
+use super::unbound_ports::{Server, UnboundPort, UnboundPorts};
+use crate::config::{Config, Loaded};
+
+pub use health::{Health, HealthSource, ServiceHealth, ServiceHealths};
+
+/// The group of the configuration, which `/configz` names.
+const GROUP: &str = "kubeproxy.config.k8s.io";
+/// The content type of metrics.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The number of connections that a listener accepts before others get their turn.
+const BATCH: usize = 32;
+
+/// What the servers answer from.
+pub struct Http {
+    loaded: watch::Receiver<Loaded>,
+    health: HealthSource,
+    services: watch::Receiver<ServiceHealths>,
+    metrics: Metrics,
+    page: SharedPage,
+    connections: Connections,
+    unbound: UnboundPorts,
+}
+
+/// What listens where; true if the agent ends when it cannot.
+type Listening = (Server, SocketAddr, bool);
+
+impl Http {
+    /// Makes the servers. They start nothing yet.
+    #[must_use]
+    pub fn new(
+        loaded: watch::Receiver<Loaded>,
+        health: HealthSource,
+        services: watch::Receiver<ServiceHealths>,
+        metrics: Metrics,
+        unbound: UnboundPorts,
+    ) -> Http {
+        let (page, connections) = (SharedPage::default(), Connections::default());
+        Http { loaded, health, services, metrics, page, connections, unbound }
+    }
+
+    /// Serves until a port cannot be bound and `bindAddressHardFail` is set. Returns that error.
+    pub async fn serve(self) -> anyhow::Error {
+        let (mut loaded, mut services) = (self.loaded.clone(), self.services.clone());
+        let (http, (failed, mut failure)) = (Arc::new(self), mpsc::channel(1));
+        let mut listeners: HashMap<Listening, JoinHandle<()>> = HashMap::new();
+        loop {
+            let wanted = places(&loaded.borrow_and_update().config, &services.borrow_and_update());
+            for (_, task) in listeners.extract_if(|place, _| !wanted.contains(place)) {
+                task.abort();
+                // Its address is free then.
+                let _ = task.await;
+            }
+            for place in wanted {
+                listeners.entry(place).or_insert_with(|| {
+                    let (http, failed) = (http.clone(), failed.clone());
+                    tokio::spawn(async move {
+                        let _ = failed.send(http.listen(place).await).await;
+                    })
+                });
+            }
+            tokio::select! {
+                Ok(()) = loaded.changed() => {}
+                Ok(()) = services.changed() => {}
+                Some(error) = failure.recv() => return error,
+            }
+        }
+    }
+
+    /// Listens at a place until it cannot.
+    async fn listen(self: Arc<Http>, (server, address, is_vital): Listening) -> anyhow::Error {
+        let is_service = server == Server::ServiceHealth;
+        let mut listener = PortListener::new(address, is_service);
+        let mut _unbound = None;
+        let (mut accepted, mut is_short) = (0_usize, false);
+        loop {
+            match listener.next().await {
+                Happened::Bound => {
+                    _unbound = None;
+                    if !is_service {
+                        tracing::info!(%address, "serving {}", server.row().purpose);
+                    }
+                }
+                Happened::Unbound(error) if is_vital => {
+                    return anyhow!(
+                        "{}; free the port, choose another address, or set bindAddressHardFail to \
+                         false for retries",
+                        UnboundPort::new(server, None, address, &error)
+                    );
+                }
+                Happened::Unbound(error) => {
+                    let services = self.services.borrow();
+                    let service = services.get(&address).filter(|_| is_service);
+                    let service = service.map(|health| &health.service);
+                    _unbound = Some(self.unbound.add(server, service, address, &error));
+                }
+                Happened::Accepted(stream, client) => {
+                    let (slot, closed) = self.connections.enter(client.ip());
+                    let http = self.clone();
+                    tokio::spawn(converse(stream, slot, closed, move |path| {
+                        let http = http.clone();
+                        async move { http.answer(server, address, &path).await }
+                    }));
+                    is_short = false;
+                    accepted += 1;
+                    if accepted.is_multiple_of(BATCH) {
+                        yield_now().await;
+                    }
+                }
+                Happened::Short(_) if self.connections.make_room() => yield_now().await,
+                Happened::Short(error) => {
+                    if !std::mem::replace(&mut is_short, true) {
+                        tracing::warn!(%error, "cannot accept connections, retrying");
+                    }
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Returns the answer of a server to a path, `None` if it has none.
+    async fn answer(&self, server: Server, address: SocketAddr, path: &str) -> Option<Answer> {
+        let metrics = &self.metrics;
+        let counted = |answer: Answer, counter| {
+            metrics.add(counter, &[("code", answer.status().as_str())], 1.0);
+            answer
+        };
+        let (health, now) = (&self.health, Time::now());
+        Some(match (server, path) {
+            (Server::Health, "/healthz") => {
+                counted(health().healthz(now), "kubeproxy_proxy_healthz_total")
+            }
+            (Server::Health, "/livez") => {
+                counted(health().livez(now), "kubeproxy_proxy_livez_total")
+            }
+            (Server::ServiceHealth, _) => {
+                let is_ready = health().is_ready();
+                self.services.borrow().get(&address)?.answer(is_ready)
+            }
+            (Server::Metrics, "/metrics") => {
+                let metrics = metrics.clone();
+                return self.page.get(move || ok(METRICS, metrics.exposition())).await;
+            }
+            (Server::Metrics, "/metrics/slis") => ok(METRICS, metrics.slis()),
+            (Server::Metrics, "/healthz" | "/healthz/ping") => {
+                metrics.pinged();
+                ok(PLAIN_TEXT, "ok")
+            }
+            (Server::Metrics, "/configz") => {
+                ok(JSON, json!({ GROUP: self.loaded.borrow().full }).to_string())
+            }
+            (Server::Metrics, "/proxyMode") => ok(PLAIN_TEXT, "nftables"),
+            _ => return None,
+        })
+    }
+}
+
+/// Returns where to listen.
+fn places(config: &Config, services: &ServiceHealths) -> BTreeSet<Listening> {
+    let is_vital = config.bind_address_hard_fail;
+    let health = config.healthz_bind_address.map(|address| (Server::Health, address, is_vital));
+    let metrics = config.metrics_bind_address.map(|address| (Server::Metrics, address, is_vital));
+    let services = services.keys().map(|address| (Server::ServiceHealth, *address, false));
+    health.into_iter().chain(metrics).chain(services).collect()
+}

@@ -211,8 +211,11 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::serve::events::Recorder;
+    use crate::serve::history::History;
     use crate::serve::loopback::balancer::Balancer;
     use crate::serve::metrics::Metrics;
+    use crate::serve::unbound_ports::UnboundPorts;
 
     /// The timeout of a test that must not wait for it.
     const LONG: Duration = Duration::from_secs(3600);
@@ -232,7 +235,9 @@ mod tests {
         async fn new(half_closed_timeout: Duration) -> Hung {
             let endpoint = StdListener::bind("127.0.0.1:0").unwrap();
             let address = endpoint.local_addr().unwrap();
-            let mut proxy = Proxy::new(Metrics::new(&[], None, || 0), Arc::new(|_, _, _| ()));
+            let metrics = Metrics::new(&[], None, || 0);
+            let (events, _) = Recorder::new(History::default());
+            let mut proxy = Proxy::new(metrics.clone(), UnboundPorts::new(metrics, events));
             proxy.half_closed_timeout = half_closed_timeout;
             let port = Balancer::new(LoopbackPort {
                 service: ObjectName::new("default", "hung"),

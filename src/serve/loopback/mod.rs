@@ -14,7 +14,6 @@ mod balancer;
 mod connection;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,14 +22,14 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
 use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts};
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
 use self::balancer::Balancer;
 use self::connection::{reset, serve};
+use crate::serve::listener::{ACCEPT_RETRY, Happened, PortListener};
 use crate::serve::metrics::{Counted, Gauge, Metrics};
-use crate::serve::unbound_ports::{Report, UnboundPort, UnboundPorts};
+use crate::serve::unbound_ports::{Server, UnboundPort, UnboundPorts};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -41,17 +40,9 @@ const FILES_PER_CONNECTION: u64 = 2;
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
 /// The minimum time between two log lines about connections that are not accepted.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
-/// The pause before the retry of a port that cannot be bound.
-const RETRY: Duration = Duration::from_secs(5);
-/// The pause after a failed accept: without file descriptors the next one would fail as fast.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The maximum number of connections that wait for the proxy, for each port. The kernel's limit is
-/// net.core.somaxconn.
-const BACKLOG: u32 = 4096;
 
 const OPEN: Gauge = ("shunt_loopback_connections_open", &[]);
 const LISTENING: Gauge = ("shunt_loopback_node_ports", &[("state", "listening")]);
-const FAILED: Gauge = ("shunt_loopback_node_ports", &[("state", "failed")]);
 
 /// A node port with its endpoints, which change while connections are open.
 type Port = Mutex<Balancer>;
@@ -64,25 +55,23 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The proxy.
 pub struct Proxy {
     metrics: Metrics,
-    on_unbound: Report,
     /// [`HALF_CLOSED_TIMEOUT`], except in tests.
     half_closed_timeout: Duration,
     max_connections: usize,
-    unbound: UnboundPorts<UnboundPort>,
+    unbound: UnboundPorts,
     logged: Mutex<Option<Instant>>,
 }
 
 impl Proxy {
     /// Makes a proxy. It starts nothing yet.
     #[must_use]
-    pub fn new(metrics: Metrics, on_unbound: Report) -> Proxy {
+    pub fn new(metrics: Metrics, unbound: UnboundPorts) -> Proxy {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         // A quarter of the file descriptors is for listeners and the rest of the agent.
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
         Proxy {
-            unbound: UnboundPorts::new(metrics.clone()),
+            unbound,
             metrics,
-            on_unbound,
             half_closed_timeout: HALF_CLOSED_TIMEOUT,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
             logged: Mutex::default(),
@@ -123,35 +112,30 @@ impl Proxy {
 
     /// Accepts connections for ever, once the address can be bound.
     async fn listen(self: Arc<Proxy>, address: SocketAddr, port: Arc<Port>) {
-        let mut unbound = None;
-        let listener = loop {
-            match bind(address) {
-                Ok(listener) => break listener,
-                Err(error) if unbound.is_none() => {
-                    let service = lock(&port).service().clone();
-                    (self.on_unbound)(&service, address, &error);
-                    let port = UnboundPort::new(&service, address, &error);
-                    unbound = Some(self.unbound.add(address, FAILED, port));
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(RETRY).await;
-        };
-        if unbound.take().is_some() {
-            tracing::info!(%address, "listening for the node port on loopback, the port is free");
-        }
-        let _listening = self.metrics.count(LISTENING);
+        let mut listener = PortListener::new(address, true);
+        let (mut unbound, mut _listening) = (None, None);
         loop {
-            match listener.accept().await {
-                Ok((client, _)) => match self.enter() {
+            match listener.next().await {
+                Happened::Bound => {
+                    if unbound.take().is_some() {
+                        tracing::info!(
+                            %address, "listening for the node port on loopback, the port is free"
+                        );
+                    }
+                    _listening = Some(self.metrics.count(LISTENING));
+                }
+                Happened::Unbound(error) => {
+                    let service = lock(&port).service().clone();
+                    let port = self.unbound.add(Server::NodePort, Some(&service), address, &error);
+                    (unbound, _listening) = (Some(port), None);
+                }
+                Happened::Accepted(client, _) => match self.enter() {
                     Some(slot) => {
                         tokio::spawn(serve(client, port.clone(), self.clone(), slot));
                     }
                     None => reset(&client),
                 },
-                // The client has given up.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
+                Happened::Short(error) => {
                     if self.may_log() {
                         tracing::error!(
                             %error, service = %lock(&port).service(),
@@ -204,20 +188,9 @@ impl Proxy {
             listening: self.metrics.counted(LISTENING),
             connections: self.metrics.counted(OPEN),
             max_connections: self.max_connections,
-            unbound: self.unbound.list(),
+            unbound: self.unbound.of(&[Server::NodePort]),
         }
     }
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // Connections of an earlier agent may be in TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// A report about the proxy. Field names of the JSON are an interface.

@@ -2,12 +2,13 @@
 
 use std::fs;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 /// Returns the current values by the names of the metrics; no value that the kernel does not tell.
 pub(super) fn values() -> Vec<(&'static str, f64)> {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit = |name, limit_name| Some((name, limit(&limits, limit_name)?));
+    // An unlimited one is the largest number.
+    let limit = |name, resource| Some((name, getrlimit(resource).ok()?.0 as f64));
     let stat = Stat::read().map(|stat| {
         [
             ("process_resident_memory_bytes", stat.resident_bytes),
@@ -17,8 +18,8 @@ pub(super) fn values() -> Vec<(&'static str, f64)> {
     });
     let others = [
         open_files().map(|count| ("process_open_fds", count)),
-        limit("process_max_fds", "Max open files"),
-        limit("process_virtual_memory_max_bytes", "Max address space"),
+        limit("process_max_fds", Resource::RLIMIT_NOFILE),
+        limit("process_virtual_memory_max_bytes", Resource::RLIMIT_AS),
     ];
     stat.into_iter().flatten().chain(others.into_iter().flatten()).collect()
 }
@@ -69,15 +70,6 @@ fn open_files() -> Option<f64> {
     Some(files.saturating_sub(1) as f64)
 }
 
-/// Returns the soft limit of that name, or the maximum if it is unlimited.
-fn limit(limits: &str, name: &str) -> Option<f64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    match line.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX as f64),
-        number => number.parse().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,15 +85,5 @@ mod tests {
         };
         assert_eq!(Stat::parse(text, 100.0, 4096.0), Some(expected));
         assert_eq!(Stat::parse("7 (a) S 1", 100.0, 4096.0), None);
-    }
-
-    #[test]
-    fn limits_are_numbers_or_none() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
-                      Max open files            1024                 4096                 files\n\
-                      Max address space         unlimited            unlimited            bytes\n";
-        assert_eq!(limit(limits, "Max open files"), Some(1024.0));
-        assert_eq!(limit(limits, "Max address space"), Some(u64::MAX as f64));
-        assert_eq!(limit(limits, "Max cpu time"), None);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ObjectName, Service};
 
+use super::Question;
 use crate::dataplane::Snapshot;
 use crate::serve::history::{Entry, History, LastChange};
 use crate::serve::status::Time;
@@ -32,9 +33,12 @@ pub struct Excerpt {
 }
 
 /// The Services that a reader needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Selection {
+    /// None, only the state of the agent.
+    #[default]
+    Nothing,
     /// All Services.
     All,
     /// The Services with a frontend, or an address without one, at this destination.
@@ -74,15 +78,15 @@ impl Excerpt {
     pub fn of(
         snapshot: &Snapshot,
         history: &History,
-        selection: &Selection,
-        whole_history: bool,
+        Question { selection, whole_history }: &Question,
     ) -> Excerpt {
         let Snapshot { store, revision, .. } = snapshot;
         let named = match selection {
             Selection::Service(name) => store.service(name),
-            Selection::All | Selection::Address { .. } => None,
+            _ => None,
         };
         let wanted = |name: &ObjectName, service: Option<&Service>| match selection {
+            Selection::Nothing => false,
             Selection::All => true,
             Selection::Address { address, port } => service.is_some_and(|service| {
                 has_address(service, *address) || has_node_port(service, *port)
@@ -94,7 +98,7 @@ impl Excerpt {
         };
         let (since, mut entries) = match (selection, whole_history) {
             (Selection::All, true) => history.all(),
-            (Selection::All, false) => (Time::default(), Vec::new()),
+            (Selection::Nothing | Selection::All, false) => (Time::default(), Vec::new()),
             _ => history.of(store, wanted),
         };
         if !whole_history {

@@ -1,6 +1,6 @@
 //! Questions of commands to the running agent of a network namespace.
 //!
-//! Owns: the [`Question`]s, the form of their answers, and the socket between agent and command.
+//! Owns: the [`Question`], the form of the answer, and the socket between agent and command.
 //! The thread that answers is not the dataplane's: a question never delays a commit, and gets an
 //! answer even if the dataplane hangs.
 
@@ -17,16 +17,14 @@ use crate::serve::status::{Status, Time};
 pub use excerpt::{Excerpt, Selection};
 pub use socket::{NoAnswer, ask_history, ask_objects, ask_status, serve};
 
-/// A question to the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A question to the agent: [`Objects`] as of the last sync.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Question {
-    /// The state of the agent: a [`Status`].
-    Status,
-    /// [`Objects`] as of the last sync, with the state of the agent.
-    Objects(Selection),
-    /// The same with their whole history.
-    History(Selection),
+pub struct Question {
+    /// The objects.
+    pub selection: Selection,
+    /// With their whole history.
+    pub whole_history: bool,
 }
 
 /// Objects of the agent, with what a plan of them depends on.

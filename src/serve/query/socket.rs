@@ -5,15 +5,10 @@
 //! CAP_NET_ADMIN, the capability to change the rules, by the name it connects from ([`Proof`]). The
 //! client sends one line of JSON, a [`Question`], and gets the answer as JSON.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixListener;
-use std::rc::Rc;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
-
-use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
-use tokio::task::LocalSet;
-use tokio::time::timeout;
 
 use super::{Objects, Question, Selection};
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
@@ -21,7 +16,7 @@ use crate::serve::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may take for its whole question.
+/// How long a client may take for its question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of a question in bytes.
 const MAX_QUESTION: u64 = 64 * 1024;
@@ -49,53 +44,44 @@ impl From<io::Error> for NoAnswer {
 }
 
 /// Answers the clients of this listener with JSON, for ever and beside each other.
-///
-/// # Errors
-/// If the system refuses what a runtime needs.
 pub fn serve(
-    listener: UnixListener,
-    answer: impl Fn(&Question) -> serde_json::Result<Vec<u8>> + 'static,
-) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    listener.set_nonblocking(true)?;
-    let answer = Rc::new(answer);
-    LocalSet::new().block_on(&runtime, async move {
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        loop {
-            match listener.accept().await {
-                // The others get no place, so that they cannot take one.
-                Ok((stream, _)) if !is_proved(&stream).unwrap_or(false) => drop(stream),
-                Ok((stream, _)) => {
-                    let answer = answer.clone();
-                    tokio::task::spawn_local(async move {
-                        if let Err(error) = serve_one(stream, &*answer).await {
-                            tracing::debug!(%error, "cannot answer a command");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "cannot accept a command");
-                    // Without file descriptors the next attempt would fail as fast.
-                    tokio::time::sleep(RETRY).await;
-                }
+    listener: &UnixListener,
+    answer: impl Fn(&Question) -> serde_json::Result<Vec<u8>> + Send + Sync + 'static,
+) {
+    let answer = Arc::new(answer);
+    loop {
+        let accepted = listener.accept().and_then(|(stream, _)| {
+            // The others get no thread, so that they cannot take one.
+            if is_proved(&stream).unwrap_or(false) {
+                let answer = answer.clone();
+                let client = std::thread::Builder::new().name("status client".to_owned());
+                client.spawn(move || {
+                    if let Err(error) = serve_one(&stream, &*answer) {
+                        tracing::debug!(%error, "cannot answer a command");
+                    }
+                })?;
             }
+            Ok(())
+        });
+        if let Err(error) = accepted {
+            tracing::debug!(%error, "cannot accept a command");
+            // Without file descriptors the next attempt would fail as fast.
+            std::thread::sleep(RETRY);
         }
-    })
+    }
 }
 
-async fn serve_one(
-    mut stream: tokio::net::UnixStream,
-    answer: &dyn Fn(&Question) -> serde_json::Result<Vec<u8>>,
+fn serve_one(
+    mut stream: &UnixStream,
+    answer: impl Fn(&Question) -> serde_json::Result<Vec<u8>>,
 ) -> io::Result<()> {
+    stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut question = String::new();
-    let mut reader = tokio::io::BufReader::new(&mut stream).take(MAX_QUESTION);
-    let read = timeout(QUESTION_TIMEOUT, reader.read_line(&mut question)).await;
-    read.map_err(|_| io::ErrorKind::TimedOut)??;
+    BufReader::new(stream).take(MAX_QUESTION).read_line(&mut question)?;
     // A newer command may have questions that are unknown here. The status has the version, which
     // the command names.
-    let question = serde_json::from_str(&question).unwrap_or(Question::Status);
-    let answer = answer(&question)?;
-    timeout(TIMEOUT, stream.write_all(&answer)).await.map_err(|_| io::ErrorKind::TimedOut)?
+    stream.write_all(&answer(&serde_json::from_str(&question).unwrap_or_default())?)
 }
 
 /// Asks the agent of this network namespace for its status. Also returns true if its process is
@@ -104,9 +90,7 @@ async fn serve_one(
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask_status() -> Result<(Status, bool), NoAnswer> {
-    let (mut status, process) = ask(&Question::Status)?;
-    see_process(&mut status, process);
-    Ok((status, process > 0))
+    ask(&Question::default()).map(|(objects, is_visible)| (objects.status, is_visible))
 }
 
 /// Asks the agent of this network namespace for objects, with its status.
@@ -114,9 +98,7 @@ pub fn ask_status() -> Result<(Status, bool), NoAnswer> {
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
-    let (mut objects, process): (Objects, i32) = ask(&Question::Objects(selection))?;
-    see_process(&mut objects.status, process);
-    Ok(objects)
+    ask(&Question { selection, whole_history: false }).map(|(objects, _)| objects)
 }
 
 /// Asks the agent of this network namespace for objects with their whole history.
@@ -124,20 +106,11 @@ pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask_history(selection: Selection) -> Result<Objects, NoAnswer> {
-    let (mut objects, process): (Objects, i32) = ask(&Question::History(selection))?;
-    see_process(&mut objects.status, process);
-    Ok(objects)
+    ask(&Question { selection, whole_history: true }).map(|(objects, _)| objects)
 }
 
-/// Sets the process ID that is visible here: in its container the agent has another one.
-fn see_process(status: &mut Status, process: i32) {
-    if let Ok(visible @ 1..) = u32::try_from(process) {
-        status.process = visible;
-    }
-}
-
-/// Returns the answer and the process ID of the agent.
-fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
+/// Returns the answer, and true if the process of the agent is visible here.
+fn ask(question: &Question) -> Result<(Objects, bool), NoAnswer> {
     let proof = Proof::give();
     let connected = match &proof {
         Ok(proof) => proof.connect(TIMEOUT),
@@ -152,7 +125,7 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
         }
         Err(error) => return Err(error.into()),
     };
-    let (process, name) = (agent.process, Peer::name(agent.process));
+    let name = Peer::name(agent.process);
     let other = |text| Err(NoAnswer::Other(text));
     if !agent.is_trusted() {
         let user = agent.user;
@@ -193,16 +166,18 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
              agent's own binary"
         ));
     }
-    Ok((read(&json, &name)?, process))
+    let mut objects = read(&json, &name)?;
+    // In its container the agent has another ID.
+    let visible = u32::try_from(agent.process).ok().filter(|process| *process > 0);
+    objects.status.process = visible.unwrap_or(objects.status.process);
+    Ok((objects, visible.is_some()))
 }
 
 /// Reads an answer of the agent of that name.
-fn read<T: DeserializeOwned>(json: &[u8], name: &str) -> Result<T, NoAnswer> {
+fn read(json: &[u8], name: &str) -> Result<Objects, NoAnswer> {
     serde_json::from_slice(json).map_err(|reason| {
-        // The status alone, or beside what was asked for.
         let value: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
-        let version = value.get("version").or_else(|| value.get("status")?.get("version"));
-        let version = version.and_then(|version| version.as_str()).unwrap_or("unknown");
+        let version = value["status"]["version"].as_str().unwrap_or("unknown");
         NoAnswer::Other(format!(
             "cannot read the answer of shunt ({name}, version {version}) with this command \
              (version {OWN}): {reason}; run the command with the agent's own binary, for example \
@@ -217,12 +192,11 @@ mod tests {
 
     #[test]
     fn unreadable_answer_names_both_versions() {
-        for answer in [r#"{"version":"0.9.9"}"#, r#"{"status":{"version":"0.9.9"}}"#] {
-            let error = read::<Objects>(answer.as_bytes(), "process 7").unwrap_err().to_string();
-            assert!(error.contains("process 7, version 0.9.9"), "{error}");
-            assert!(error.contains(&format!("this command (version {OWN})")), "{error}");
-        }
-        let error = read::<Objects>(b"no JSON", "process 7").unwrap_err().to_string();
+        let answer = br#"{"status":{"version":"0.9.9"}}"#;
+        let error = read(answer, "process 7").unwrap_err().to_string();
+        assert!(error.contains("process 7, version 0.9.9"), "{error}");
+        assert!(error.contains(&format!("this command (version {OWN})")), "{error}");
+        let error = read(b"no JSON", "process 7").unwrap_err().to_string();
         assert!(error.contains("version unknown"), "{error}");
     }
 }

@@ -1,12 +1,13 @@
 //! The state that the agent notes for `shunt status`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
-    Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, Time, Unserved,
+    Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, SyncFailure,
+    Time, Unserved, now,
 };
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 
@@ -23,6 +24,8 @@ struct Inner {
     noted: Status,
     source: Option<FollowedSource>,
     snapshot: Arc<Snapshot>,
+    /// Whether load balancers may send traffic to the Node; `None` while it is unknown.
+    node_is_eligible: Option<bool>,
 }
 
 /// Returns the source of objects with its state.
@@ -35,10 +38,10 @@ impl AgentState {
         let noted = Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
-            started: Time::now(),
+            started: now(),
             ..Status::default()
         };
-        let inner = Inner { noted, source: None, snapshot: Arc::new(snapshot) };
+        let inner = Inner { noted, snapshot: Arc::new(snapshot), ..Inner::default() };
         AgentState(Arc::new(Mutex::new(inner)))
     }
 
@@ -80,19 +83,36 @@ impl AgentState {
     ) -> bool {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
-            at: Time::now(),
+            at: now(),
             seconds: took.as_secs_f64(),
             added: report.added,
             deleted: report.deleted,
             bytes: report.bytes,
         };
-        let Inner { noted, snapshot: last, .. } = &mut *self.lock();
+        let Inner { noted, snapshot: last, node_is_eligible, .. } = &mut *self.lock();
         if wrote.is_some() {
             noted.rules.last_commit = Some(sync.clone());
         }
         noted.rules.last_sync = Some(sync);
+        *node_is_eligible = snapshot.store.node().map(|node| node.eligible);
         *last = snapshot;
         noted.rules.failure.take().is_some()
+    }
+
+    /// Notes a failed sync. Returns true if the one before it did not fail for the same reason.
+    pub fn failed(&self, reason: String, node_is_eligible: Option<bool>) -> bool {
+        let inner = &mut *self.lock();
+        inner.node_is_eligible = node_is_eligible;
+        let failure = SyncFailure { at: now(), reason };
+        let before = inner.noted.rules.failure.replace(failure.clone());
+        before.is_none_or(|before| before.reason != failure.reason)
+    }
+
+    /// Returns the time of the last successful sync, and whether the Node is eligible, if it is known.
+    #[must_use]
+    pub fn health(&self) -> (Option<Time>, Option<bool>) {
+        let inner = self.lock();
+        (inner.noted.rules.last_sync.as_ref().map(|sync| sync.at), inner.node_is_eligible)
     }
 
     /// Returns what is noted, and what the last sync left.
@@ -100,7 +120,7 @@ impl AgentState {
     pub fn report(&self) -> Status {
         let inner = self.lock();
         Status {
-            told: Time::now(),
+            told: now(),
             source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
             rules: rules(&inner.noted.rules, &inner.snapshot),
             ..inner.noted.clone()
@@ -154,7 +174,7 @@ fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
             Suspect::Member(..) => None,
         },
         reason: quarantined.reason.to_string(),
-        retry_at: Time(SystemTime::now() + wait),
+        retry_at: now().checked_add(wait).unwrap_or_default(),
     }
 }
 

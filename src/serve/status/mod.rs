@@ -21,12 +21,12 @@ use shunt_core::plan::NodeContext;
 use crate::dataplane::Snapshot;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
+use crate::serve::unbound_ports::UnboundPort;
 use crate::taken_ports;
 
 pub use agent_state::AgentState;
 pub(crate) use text::span;
-pub use time::Time;
+pub use time::{Time, now, passed};
 pub use unserved::{Lacking, Unserved};
 
 /// A report of the agent about itself.
@@ -74,7 +74,7 @@ pub struct Status {
     /// Node ports on which other processes listen.
     pub taken_node_ports: taken_ports::Report,
     /// Ports for probes and metrics that the agent cannot bind.
-    pub unbound_ports: Vec<UnboundServer>,
+    pub unbound_ports: Vec<UnboundPort>,
     /// `healthCheckNodePort`s that the agent cannot bind.
     pub unbound_health_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use shunt_core::plan::OVERSIZED;
 
-use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
+use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode, passed};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
-use crate::serve::unbound_ports::{UnboundPort, UnboundServer};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
@@ -21,7 +20,7 @@ impl Display for Status {
         let verbose = f.alternate();
         self.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
         let Status { version, process, node, .. } = self;
-        let since = span(self.started.before(self.told));
+        let since = span(passed(self.started, self.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
         row(f, "source", &self.source)?;
         if self.loopback != LoopbackReport::default() {
@@ -57,7 +56,7 @@ impl Status {
         let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
         let mut problems: Vec<String> = Vec::new();
         if let Some(failure) = failure {
-            let since = span(failure.at.before(self.told));
+            let since = span(passed(failure.at, self.told));
             problems.push(format!(
                 "the last sync failed {since} ago, the previous rules stay: {}",
                 failure.reason
@@ -89,7 +88,7 @@ impl Status {
             problems.push(without.describe(&self.node, self.missing_node));
         }
         some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
-            let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
+            let wait = passed(self.told, refused.retry_at);
             format!(
                 "the kernel refuses {}: {}; retry in {}",
                 refused.what,
@@ -97,13 +96,7 @@ impl Status {
                 span(wait)
             )
         });
-        problems.extend(self.unbound_ports.iter().map(|port| {
-            let UnboundServer { purpose, field, address, reason } = port;
-            format!(
-                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
-                 holds the port, it answers the probes"
-            )
-        }));
+        problems.extend(self.unbound_ports.iter().map(ToString::to_string));
         match self.lost_log_lines {
             0 => {}
             lost => warnings.push(format!(
@@ -138,20 +131,12 @@ impl Status {
         some(&mut warnings, oversized, most, "Services with too many elements", |service| {
             format!("Service {service}: {OVERSIZED}")
         });
-        some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
-            let UnboundPort { service, address, reason } = port;
-            format!(
-                "cannot listen on {address} for the health checks of Service {service}: {reason}"
-            )
-        });
-        let unbound = &self.loopback.unbound;
-        some(&mut warnings, unbound, most, "node ports on loopback", |port| {
-            let UnboundPort { service, address, reason } = port;
-            format!(
-                "cannot listen on {address} for the node port of Service {service}: {reason}; if \
-                 another process holds the port, it answers there"
-            )
-        });
+        for (what, ports) in [
+            ("healthCheckNodePorts", &self.unbound_health_ports),
+            ("node ports on loopback", &self.loopback.unbound),
+        ] {
+            some(&mut warnings, ports, most, what, ToString::to_string);
+        }
         (problems, warnings)
     }
 }
@@ -181,7 +166,7 @@ impl Rules {
                     0 => "nothing to write".to_owned(),
                     _ => format!("{added} elements added, {deleted} deleted, {bytes} bytes"),
                 };
-                format!("{} ago, in {took:.1?}: {wrote}", span(sync.at.before(now)))
+                format!("{} ago, in {took:.1?}: {wrote}", span(passed(sync.at, now)))
             }
         };
         row(f, "last sync", &sync(&self.last_sync))?;
@@ -197,7 +182,7 @@ impl Rules {
         match &self.last_drift_repair {
             None => row(f, "repairs", &"none")?,
             Some(repair) => {
-                let (times, ago) = (self.drift_repairs, span(repair.at.before(now)));
+                let (times, ago) = (self.drift_repairs, span(passed(repair.at, now)));
                 let text = format!("{times}, the last {ago} ago; modified by: {}", repair.writers);
                 row(f, "repairs", &text)?;
             }

@@ -52,27 +52,24 @@ impl Unserved {
 
     /// Adds the names, if there are any: plans the Services of the store again.
     pub fn name(&mut self, store: &Store, node_context: &NodeContext) {
-        let all = [&self.without_endpoints, &self.no_local_internal, &self.no_local_external];
+        let Unserved { without_endpoints, no_local_internal, no_local_external } = self;
+        let mut all = [without_endpoints, no_local_internal, no_local_external];
         if all.iter().all(|lacking| lacking.is_nothing()) {
             return;
         }
-        let mut names: [Vec<String>; 3] = Default::default();
         for service in store.services() {
             let slices = store.slices(&service.name);
             let it = plan_service(service, slices, node_context).unserved;
             let counts = [it.without_endpoints, it.no_local_internal, it.no_local_external];
-            for (names, count) in names.iter_mut().zip(counts) {
+            for (lacking, count) in all.iter_mut().zip(counts) {
                 if count != [0; 2] {
-                    names.push(service.name.to_string());
+                    lacking.services.push(service.name.to_string());
                 }
             }
         }
-        let Unserved { without_endpoints, no_local_internal, no_local_external } = self;
-        let all = [without_endpoints, no_local_internal, no_local_external];
-        for (lacking, mut names) in all.into_iter().zip(names) {
-            names.sort_unstable();
-            names.truncate(MAX_NAMES);
-            lacking.services = names;
+        for lacking in all {
+            lacking.services.sort_unstable();
+            lacking.services.truncate(MAX_NAMES);
         }
     }
 

@@ -215,7 +215,7 @@ fn name_of_a_process_does_not_make_it_an_agent_or_kube_proxy() -> Result<()> {
         check(node, &[])?.has("healthz-port", "FAIL", &[&process]);
         // Nor beside an agent, which cannot listen there.
         let agent = world.plain_agent().spawn()?;
-        agent.wait_for_log(&["cannot serve /healthz", "10256"])?;
+        agent.wait_for_log(&["for /healthz and /livez", "10256"])?;
         let lines = check(node, &[])?;
         lines.has("other-agent", "WARN", &[&format!("(process {})", agent.pid())]);
         lines.has("healthz-port", "FAIL", &[&process]);
