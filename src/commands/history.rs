@@ -31,7 +31,7 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
         None => Selection::All,
         Some(about) => match about.parse::<Destination>() {
             Ok(to) => Selection::Address { address: to.address, port: to.port },
-            Err(_) => Selection::Service(service_port(about)?.0),
+            Err(_) => Selection::Service(service_port(about, None)?.0),
         },
     };
     let objects = ask_history(selection).map_err(anyhow::Error::from)?;

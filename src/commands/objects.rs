@@ -87,21 +87,23 @@ pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Splits `namespace/name:port`.
-pub(super) fn service_port(text: &str) -> anyhow::Result<(ObjectName, Option<&str>)> {
+/// Splits `namespace/name:port`. Without a namespace it is this one, or as for kubectl `default`.
+pub(super) fn service_port<'a>(
+    text: &'a str,
+    namespace: Option<&str>,
+) -> anyhow::Result<(ObjectName, Option<&'a str>)> {
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
     };
-    match name.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok((ObjectName::new(namespace, name), port))
-        }
-        _ => Err(anyhow!(
-            "\"{text}\" is not the name of a Service: write NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
-             or --to ADDRESS:PORT for a destination"
-        )),
+    let (namespace, name) = name.split_once('/').unwrap_or((namespace.unwrap_or("default"), name));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err(anyhow!(
+            "\"{text}\" is not the name of a Service: write NAME, NAMESPACE/NAME or \
+             NAMESPACE/NAME:PORT, or --to ADDRESS:PORT for a destination"
+        ));
     }
+    Ok((ObjectName::new(namespace, name), port))
 }
 
 /// Reads manifests once, and logs their problems.

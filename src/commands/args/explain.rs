@@ -13,7 +13,7 @@ pub struct Explain {
     /// Explain all frontends of this Service, or of one of its ports (name or number),
     /// instead of one destination.
     #[arg(
-        value_name = "NAMESPACE/NAME[:PORT]",
+        value_name = "[NAMESPACE/]NAME[:PORT]",
         conflicts_with = "to",
         required_unless_present = "to"
     )]

@@ -10,7 +10,7 @@ use crate::serve::status::Time;
 #[derive(Debug, Args)]
 pub struct History {
     /// Show only changes of this Service, or of the Services with this address or node port.
-    #[arg(value_name = "NAMESPACE/NAME[:PORT] | IP:PORT")]
+    #[arg(value_name = "[NAMESPACE/]NAME[:PORT] | IP:PORT")]
     pub about: Option<String>,
     /// Show only changes since this time, such as 1h30m (ago), 03:12 (UTC) or 2026-11-26T03:12:00Z.
     #[arg(long, value_name = "TIME", value_parser = moment)]

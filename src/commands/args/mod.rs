@@ -41,7 +41,7 @@ pub struct Arguments {
 pub enum Command {
     /// Keep the node's rules in step with the cluster's Services, until stopped.
     Run(RunOrTask),
-    /// Print the ruleset that would be programmed, in nft's syntax; needs no kernel.
+    /// Print the ruleset that would be programmed, in nft's syntax.
     Render(Render),
     /// Compare the plan with the tables in the kernel, writing nothing; exit with 1 if they
     /// differ, with 2 if they could not be compared.
@@ -118,15 +118,9 @@ pub struct RunOrTask {
 /// Arguments of `shunt render`.
 #[derive(Debug, Args)]
 pub struct Render {
-    /// Read objects from this YAML or JSON file or directory. Can be given several times.
-    #[arg(long, value_name = "PATH", required = true)]
-    pub manifests: Vec<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub logging: Logging,
+    pub objects: ObjectArguments,
 }
 
 /// Where a command works, and how it logs.

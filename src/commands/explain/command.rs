@@ -21,7 +21,7 @@ use crate::serve::query::{Excerpt, Selection};
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     let reader = arguments.objects.start(true)?;
-    let service = arguments.service.as_deref().map(service_port).transpose()?;
+    let service = arguments.service.as_deref().map(|it| service_port(it, None)).transpose()?;
     let selection = match (&service, arguments.to) {
         (Some((name, _)), _) => Selection::Service(name.clone()),
         (None, Some(to)) => Selection::Address { address: to.address, port: to.port },

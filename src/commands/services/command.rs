@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
-use shunt_core::model::{ObjectName, Store};
+use shunt_core::model::Store;
 use shunt_core::plan::{Desired, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, differing, picture, picture_of_kernel};
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Format, Services as Arguments};
 use crate::commands::explain::Subject;
-use crate::commands::objects::settled;
+use crate::commands::objects::{service_port, settled};
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::query::{NoAnswer, Objects, Selection, ask_objects};
@@ -188,11 +188,8 @@ fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
     let Some(whole) = &arguments.name else {
         return Ok(Selected { namespace: namespace.clone(), service: None });
     };
-    let name = whole.split(':').next().unwrap_or_default();
-    let (of, name) =
-        name.split_once('/').unwrap_or((namespace.as_deref().unwrap_or("default"), name));
-    let service = ObjectName::new(of, name);
-    if let Some(other) = namespace.as_ref().filter(|namespace| *namespace != of) {
+    let (service, _) = service_port(whole, namespace.as_deref())?;
+    if let Some(other) = namespace.as_deref().filter(|it| *it != &*service.namespace) {
         anyhow::bail!("{whole} and --namespace {other} name different namespaces; give only one");
     }
     Ok(Selected { namespace: None, service: Some(service) })

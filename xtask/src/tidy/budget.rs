@@ -98,7 +98,7 @@ mod tests {
         );
         let budget = "\"crates/core\" = 3\n\"src/serve\" = 5\ntests = 17\n";
         let wrong = check(budget, &rooms)?;
-        assert!(wrong[0].starts_with("src/serve has 6 tokens, 5 are"), "{wrong:?}");
+        assert!(wrong[0].starts_with("src/serve has 6 tokens, its budget is 5"), "{wrong:?}");
         assert!(wrong[1].starts_with("tools has 6 tokens and no budget"), "{wrong:?}");
         assert_eq!(wrong.len(), 2);
         Ok(())

@@ -18,8 +18,8 @@ use shunt_fake_apiserver::{Kind, protobuf};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
-use crate::source::kubernetes::{Incident, Source};
 use crate::source::kubernetes::client::Connection;
+use crate::source::kubernetes::{Incident, Source};
 
 /// What happens after the last line of an answer.
 #[derive(Clone, Copy)]
