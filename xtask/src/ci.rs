@@ -19,11 +19,20 @@ type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
 /// Run all steps, also after one that fails.
 pub(crate) fn run(installer: &Installer) -> Result<()> {
     let not_run = RefCell::new(Vec::new());
-    let test = || suite::test(installer, &[], &mut not_run.borrow_mut());
+    // Tests wait most of the time, and the build of a release takes minutes.
+    let release = RefCell::new(None);
+    let test = || {
+        release.replace(Some(agent::Ahead::start()?));
+        suite::test(installer, &[], &mut not_run.borrow_mut())
+    };
+    let vm_test = || {
+        release.take().map_or(Ok(()), agent::Ahead::wait)?;
+        vm::run(installer, &vm::Arguments::of_ci())
+    };
     let container = || {
         // Without root, the tests say so.
         if geteuid().is_root() {
-            image::run(installer, || agent::built("debug"))?;
+            image::run(installer)?;
         }
         suite::container(installer, &[], &mut not_run.borrow_mut())
     };
@@ -37,7 +46,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("site", Box::new(site::run)),
         ("test", Box::new(test)),
         ("demo", Box::new(|| demo::prepare(installer))),
-        ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
+        ("vm-test", Box::new(vm_test)),
         ("container", Box::new(container)),
     ];
     let outcome = report(steps, Style::of_stdout());

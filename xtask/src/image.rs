@@ -1,10 +1,9 @@
 //! `cargo xtask image`: the image of the Dockerfile without a daemon and a registry, by buildah.
 //!
-//! The agent is one that this machine builds, so the base is this machine's Debian or Ubuntu: the
+//! The agent is the one that this machine has built, so the base is this machine's Debian or Ubuntu: the
 //! packages that a slim image has of it.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -23,11 +22,11 @@ const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));
 /// The packages of the base.
 const BASE: [&str; 3] = ["base-files", "libc6", "libgcc-s1"];
 
-/// Makes the image of an agent.
-pub(crate) fn run(installer: &Installer, agent: fn() -> Result<PathBuf>) -> Result<()> {
+/// Makes the image.
+pub(crate) fn run(installer: &Installer) -> Result<()> {
     ensure!(geteuid().is_root(), "buildah needs root here; `docker build .` makes the same image");
     installer.ensure(&[packages::BUILD, packages::CONTAINER])?;
-    let tree = release::tree(&agent()?)?;
+    let tree = release::tree(installer)?;
     let (output, scratch) = (repository().join(OUTPUT), tempfile::tempdir()?);
     if let Some(folder) = output.parent() {
         fs::create_dir_all(folder)?;

@@ -62,8 +62,7 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
         }
         ensure!(problems.is_empty(), "not ready for a release:\n  {}", problems.join("\n  "));
     }
-    installer.ensure(&[packages::BUILD])?;
-    let tree = tree(&agent::build()?)?;
+    let tree = tree(installer)?;
     let output = repository().join(OUTPUT);
     empty(&output)?;
     let name = format!("shunt-{VERSION}-linux-{}", env::consts::ARCH);
@@ -85,8 +84,10 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     run_command(command("sh").args(["-c", sums]).current_dir(&output))
 }
 
-/// Lays out the files of an agent.
-pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
+/// Builds the agent and lays out its files.
+pub(crate) fn tree(installer: &Installer) -> Result<PathBuf> {
+    installer.ensure(&[packages::BUILD])?;
+    let built = agent::build()?;
     let tree = repository().join(TREE);
     empty(&tree)?;
     let usr = tree.join("usr");
@@ -97,8 +98,7 @@ pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
     let agent = usr.join("bin/shunt");
     // The names of functions stay, for backtraces.
     run_command(command("strip").arg("--strip-debug").arg("-o").arg(&agent).arg(built))?;
-    let rules = stdout(command(&agent).args(["render", "--manifests", "examples/demo"]))?;
-    ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
+    start(&agent)?;
     run_command(cargo().args(["run", "--example=man", "--"]).arg(share.join("man/man1")))?;
     run_command(command("gzip").args(["-9nr"]).arg(share.join("man")))?;
     for (shell, path) in COMPLETIONS {
@@ -112,6 +112,19 @@ pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
     licences(&doc)?;
     libraries(&agent, &tree)?;
     Ok(tree)
+}
+
+/// Fails unless the agent starts, knows its commit, and plans rules.
+fn start(agent: &Path) -> Result<()> {
+    let said = stdout(command(agent).arg("version"))?;
+    let commit = commit()?.unwrap_or_else(|| "unknown".to_owned());
+    ensure!(
+        said.contains(&format!("commit {commit}")),
+        "the agent was not built from commit {commit}: {said}"
+    );
+    let rules = stdout(command(agent).args(["render", "--manifests", "examples/demo"]))?;
+    ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
+    Ok(())
 }
 
 /// Puts the libraries that the agent needs where the image has them, with the records by which scanners

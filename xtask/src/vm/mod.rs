@@ -20,6 +20,7 @@ use clap::Args;
 use serde_json::Value;
 
 use self::kernel::Kernel;
+use crate::agent;
 use crate::command::{cargo, command, find, repository, run as run_command, stdout};
 use crate::packages::{self, Installer};
 
@@ -390,8 +391,8 @@ fn modules() -> Result<Vec<String>> {
 
 /// The archive of all that does not depend on the kernel.
 fn common(results: &Path) -> Result<PathBuf> {
-    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Nothing is
-    // built as it is released, which takes minutes: tests wait for the kernel most of the time.
+    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not
+    // as it is released, which takes minutes to build: tests wait for the kernel most of the time.
     let tests = ["--test=it", "--test=scenarios", "--test=shunt-vm"];
     let tests = built(&[&["test", "--no-run", "--workspace"][..], &tests].concat())?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
@@ -406,7 +407,7 @@ fn common(results: &Path) -> Result<PathBuf> {
         (TESTS.to_owned(), program(&tests, "it")?),
         (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
         (OWN.to_owned(), program(&tests, "shunt-vm")?),
-        (agent.display().to_string(), agent.clone()),
+        (agent.display().to_string(), agent::build()?),
     ];
     for name in PROGRAMS {
         let path = find(name).with_context(|| format!("`{name}` not found"))?;
