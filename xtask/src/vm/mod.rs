@@ -391,10 +391,10 @@ fn modules() -> Result<Vec<String>> {
 
 /// The archive of all that does not depend on the kernel.
 fn common(results: &Path) -> Result<PathBuf> {
-    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not
-    // as it is released, which takes minutes to build: tests wait for the kernel most of the time.
-    let tests = ["--test=it", "--test=scenarios", "--test=shunt-vm"];
-    let tests = built(&[&["test", "--no-run", "--workspace"][..], &tests].concat())?;
+    // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not as it
+    // is released, which takes minutes to build: tests wait for the kernel most of the time.
+    let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
+    let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
         let found = programs.iter().find(|program| program.0 == name);
         found
@@ -406,7 +406,7 @@ fn common(results: &Path) -> Result<PathBuf> {
     let mut files = vec![
         (TESTS.to_owned(), program(&tests, "it")?),
         (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
-        (OWN.to_owned(), program(&tests, "shunt-vm")?),
+        (OWN.to_owned(), program(&own, "shunt-vm")?),
         (agent.display().to_string(), agent::build()?),
     ];
     for name in PROGRAMS {
