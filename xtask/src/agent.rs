@@ -12,7 +12,7 @@ use crate::release;
 /// Build the agent for release; the path of its binary.
 pub(crate) fn build() -> Result<PathBuf> {
     run(&mut with_arguments(cargo())?)?;
-    built("release")
+    built("release/shunt")
 }
 
 /// A build for release that goes on beside other work, with the time that this leaves. Ends with its
@@ -63,14 +63,14 @@ fn with_arguments(mut build: Command) -> Result<Command> {
     Ok(build)
 }
 
-/// The agent that cargo has just built with this profile, beside the folder that it built us into: that
-/// folder may be set in more places than one could ask.
-pub(crate) fn built(profile: &str) -> Result<PathBuf> {
+/// What cargo has just built, such as `release/shunt`, beside the folder that it built us into: that folder
+/// may be set in more places than one could ask.
+pub(crate) fn built(path: &str) -> Result<PathBuf> {
     let xtask = env::current_exe().context("cannot find the running program")?;
     let mut folders = xtask.ancestors().skip(1).filter(|folder| !folder.ends_with("deps"));
     let target =
         folders.next().and_then(Path::parent).context("xtask is not in a target folder")?;
-    let program = target.join(profile).join("shunt");
+    let program = target.join(path);
     ensure!(program.is_file(), "cargo has not built {}", program.display());
     Ok(program)
 }

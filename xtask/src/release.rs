@@ -99,7 +99,9 @@ pub(crate) fn tree(installer: &Installer) -> Result<PathBuf> {
     // The names of functions stay, for backtraces.
     run_command(command("strip").arg("--strip-debug").arg("-o").arg(&agent).arg(built))?;
     start(&agent)?;
-    run_command(cargo().args(["run", "--example=man", "--"]).arg(share.join("man/man1")))?;
+    // Of the whole workspace, as in `cargo xtask test`: other features would make another build.
+    run_command(cargo().args(["build", "--locked", "--workspace", "--example=man"]))?;
+    run_command(command(agent::built("debug/examples/man")?).arg(share.join("man/man1")))?;
     run_command(command("gzip").args(["-9nr"]).arg(share.join("man")))?;
     for (shell, path) in COMPLETIONS {
         let path = share.join(path);

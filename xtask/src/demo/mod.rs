@@ -53,7 +53,7 @@ pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[packages::BUILD, packages::NAMESPACES])?;
     // Not as it is released: people wait for it.
     run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
-    let agent = agent::built("debug")?;
+    let agent = agent::built("debug/shunt")?;
     let xtask = env::current_exe().context("cannot find the running program")?;
     run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }
