@@ -33,8 +33,7 @@ const ADVANCE: Duration = Duration::from_millis(500);
 /// each of them cannot keep a core busy.
 const REPAIR_ADVANCE: Duration = Duration::from_secs(10);
 
-/// The processor time of a repair, as a multiple of that of the comparison: the dataplane reads all
-/// elements again.
+/// The assumed processor time of a repair, in comparisons: the dataplane reads all elements again.
 const REPAIR_PER_COST: u32 = 3;
 
 /// The state of the detection of drift.
@@ -130,8 +129,7 @@ impl Drift {
     }
 }
 
-/// Returns true if the kernel lists exactly the elements of the record. Those that rules add do not
-/// count.
+/// Returns true if the kernel lists exactly the elements of the record, except elements that rules add.
 fn has_recorded_elements(kernel: &mut dyn Kernel, record: &KernelRecord) -> Result<bool, Error> {
     for family in Family::ALL.into_iter().filter(|family| record.owner(*family).is_some()) {
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::source::objects::Kind;
 
-/// What somebody else may want to note.
+/// A change in how the API server answers.
 #[derive(Debug)]
 pub enum Incident {
     /// The watch of a kind was opened again.
