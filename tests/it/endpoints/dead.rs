@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use shunt_testbed::{Flow, Host, Outcome, Protocol};
 
 use crate::world::{CLUSTER_CIDR, TARGET, World, manifest, web};
@@ -194,8 +194,13 @@ fn lost_answers_reset_no_connection() -> Result<()> {
         outcomes.iter().filter(is_reset).count()
     };
     let connect = || insist_all(&world, &CLUSTER_IPS, 4 * CLIENTS, PATIENT);
-    assert_eq!(resets(connect()), 0);
     flush(&world, "forward")?;
-    assert!(resets(connect()) > 0, "without the rule, some are reset");
+    // Six of 384 on average, and none once in a while.
+    let rounds = (1..=10).find(|_| resets(connect()) > 0);
+    let rounds = rounds.context("without the rule, some are reset")?;
+    program(&world)?;
+    for _ in 0..rounds {
+        assert_eq!(resets(connect()), 0);
+    }
     Ok(())
 }
