@@ -4,26 +4,33 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use ipnet::IpNet;
 use shunt_core::model::{ObjectName, Store};
 
 use crate::serve::query::Objects;
-use crate::source::manifests::{Context, parse, read};
+use crate::source::manifests::{Context, manifests_at, parse, read};
 use crate::source::objects::raw::{Ingress, Service, Time};
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
-/// Applies the objects in files to those of now. `-` is stdin. Returns the ClusterIPs that are examples:
-/// only an API server allocates them.
-pub(super) fn apply(files: &[PathBuf], objects: &mut Objects) -> anyhow::Result<Vec<IpAddr>> {
+/// Applies the objects in files and directories to those of now. `-` is stdin. Returns the ClusterIPs
+/// that are examples: only an API server allocates them.
+pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<Vec<IpAddr>> {
     let (store, _) = objects.planned();
     let mut server = Server { store: &store, allocated: Vec::new() };
     let mut complete = |service: &mut Service| server.complete(service);
     let node_name: Arc<str> = objects.status.node.as_str().into();
     let mut context = Context { node_name, complete: Some(&mut complete), ..Context::default() };
+    let mut files = Vec::new();
+    for path in paths {
+        let name = path.display();
+        let found = manifests_at(path).with_context(|| format!("cannot read {name}"))?;
+        ensure!(!found.is_empty(), "{name} has no file whose name ends with .yaml, .yml or .json");
+        files.extend(found);
+    }
     for path in files {
         let name = path.display();
-        let bytes = read(path).map_err(|reason| anyhow!("{name}: {reason}"))?;
+        let bytes = read(&path).map_err(|reason| anyhow!("{name}: {reason}"))?;
         let bytes = bytes.with_context(|| format!("{name} is not a file"))?;
         let file: Arc<Path> = path.as_path().into();
         let found = parse(&file, &bytes, &mut context).map_err(|problem| anyhow!("{problem}"))?;

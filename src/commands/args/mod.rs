@@ -75,9 +75,9 @@ pub struct ObjectArguments {
     /// be given several times. The default is the objects of the running agent.
     #[arg(long, value_name = "PATH")]
     pub manifests: Vec<PathBuf>,
-    /// Also plan the objects in this file (`-` for stdin), as after `kubectl apply`, and read
-    /// nothing from the kernel. Can be given several times.
-    #[arg(long, value_name = "FILE")]
+    /// Also plan the objects in this file (`-` for stdin) or directory, as after `kubectl apply`, and
+    /// read nothing from the kernel. Can be given several times.
+    #[arg(long, value_name = "PATH")]
     pub with: Vec<PathBuf>,
     /// Plan the objects as they were at this time, from the history of the running agent or of a
     /// --manifests file that `shunt history -o json` wrote, and read nothing from the kernel.

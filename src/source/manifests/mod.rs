@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use shunt_core::model::Change;
 
 pub use parse::{Context, Manifest, Object, parse};
-pub(crate) use scan::read;
+pub(crate) use scan::{manifests_at, read};
 pub use watch::{Stop, Watcher};
 
 /// The files cannot be read or watched at all.

@@ -146,14 +146,15 @@ impl Scanner {
     }
 }
 
-/// Returns the manifests in a directory, or the file at this path.
-fn manifests_at(path: &Path) -> io::Result<Vec<PathBuf>> {
+/// Returns the manifests in a directory by name, or the file at this path.
+pub(crate) fn manifests_at(path: &Path) -> io::Result<Vec<PathBuf>> {
     if is_stdin(path) || !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let paths = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
     let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
     paths.retain(|path| path.file_name().is_some_and(is_manifest));
+    paths.sort();
     Ok(paths)
 }
 
