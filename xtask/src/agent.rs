@@ -2,65 +2,36 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::command::{cargo, command, find, run};
+use crate::command::{cargo, command, find, run, stdout};
+use crate::packages::{self, Installer};
 use crate::release;
 
-/// Build the agent for release; the path of its binary.
-pub(crate) fn build() -> Result<PathBuf> {
-    run(&mut with_arguments(cargo())?)?;
-    built("release/shunt")
-}
-
-/// A build for release that goes on beside other work, with the time that this leaves. Ends with its
-/// owner.
-pub(crate) struct Ahead(Child);
-
-impl Ahead {
-    /// Start the build. What it says, [`build`] says again if it fails there, too.
-    pub(crate) fn start() -> Result<Self> {
-        let build = with_arguments(cargo())?;
-        let mut idle = command("nice");
-        idle.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
-        for (name, value) in build.get_envs() {
-            match value {
-                Some(value) => idle.env(name, value),
-                None => idle.env_remove(name),
-            };
-        }
-        idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(idle.spawn().context("cannot run nice")?))
-    }
-
-    /// Wait for the end.
-    pub(crate) fn wait(mut self) -> Result<()> {
-        self.0.wait().context("cannot wait for the build")?;
-        Ok(())
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        // Its compilers end by themselves.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn with_arguments(mut build: Command) -> Result<Command> {
+/// Build the agent for release; the path of its binary, which starts and knows its commit.
+pub(crate) fn build(installer: &Installer) -> Result<PathBuf> {
+    installer.ensure(&[packages::BUILD])?;
+    let mut build = cargo();
     // Puts the list of crates into a release.
     if find("cargo-auditable").is_some() {
         build.arg("auditable");
     }
     build.args(["build", "--release", "--locked", "--package", "shunt"]);
     // Without it `shunt version` does not know the commit.
-    if let Some(commit) = release::commit()? {
+    let commit = release::commit()?;
+    if let Some(commit) = &commit {
         build.env("SHUNT_COMMIT", commit);
     }
-    Ok(build)
+    run(&mut build)?;
+    let agent = built("release/shunt")?;
+    let said = stdout(command(&agent).arg("version"))?;
+    let commit = commit.unwrap_or_else(|| "unknown".to_owned());
+    ensure!(
+        said.contains(&format!("commit {commit}")),
+        "the agent was not built from commit {commit}: {said}"
+    );
+    Ok(agent)
 }
 
 /// What cargo has just built, such as `release/shunt`, beside the folder that it built us into: that folder

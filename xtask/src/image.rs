@@ -4,6 +4,7 @@
 //! packages that a slim image has of it.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -22,11 +23,11 @@ const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));
 /// The packages of the base.
 const BASE: [&str; 3] = ["base-files", "libc6", "libgcc-s1"];
 
-/// Makes the image.
-pub(crate) fn run(installer: &Installer) -> Result<()> {
+/// Makes the image of an agent.
+pub(crate) fn run(installer: &Installer, agent: &Path) -> Result<()> {
     ensure!(geteuid().is_root(), "buildah needs root here; `docker build .` makes the same image");
     installer.ensure(&[packages::BUILD, packages::CONTAINER])?;
-    let tree = release::tree(installer)?;
+    let tree = release::tree(agent)?;
     let (output, scratch) = (repository().join(OUTPUT), tempfile::tempdir()?);
     if let Some(folder) = output.parent() {
         fs::create_dir_all(folder)?;

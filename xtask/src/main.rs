@@ -130,14 +130,14 @@ fn main() -> ExitCode {
         Task::Bench { args, .. } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
-        Task::Image => image::run(&installer),
+        Task::Image => agent::build(&installer).and_then(|agent| image::run(&installer, &agent)),
         Task::Release(arguments) => release::run(&installer, arguments),
         Task::Pictures => suite::pictures(&installer),
         Task::Site => site::run(),
         Task::Cluster(arguments) => cluster::cluster(&installer, arguments),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::ContainerTest { args } => with_not_run(|not_run| {
-            image::run(&installer)?;
+            image::run(&installer, &agent::build(&installer)?)?;
             suite::container(&installer, args, not_run)
         }),
         Task::Upgrade(arguments) => {

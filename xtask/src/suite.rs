@@ -170,7 +170,7 @@ pub(crate) fn write_docs(file: &Path) -> Result<()> {
 
 /// Makes the pictures of commands, in a network namespace of its own.
 pub(crate) fn pictures(installer: &Installer) -> Result<()> {
-    let shunt = agent::build()?;
+    let shunt = agent::build(installer)?;
     let mut draw = prepared(installer)?;
     run(draw.args(["run", "--package=shunt-draw", "pictures"]).arg(shunt))
 }

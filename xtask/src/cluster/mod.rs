@@ -107,13 +107,8 @@ pub(crate) fn cluster(installer: &Installer, arguments: &Arguments) -> Result<()
 
 /// Builds the agent and starts a cluster with it.
 fn start(installer: &Installer, mut script: Command) -> Result<()> {
-    installer.ensure(&[
-        packages::BUILD,
-        packages::NAMESPACES,
-        packages::TEST,
-        packages::CLUSTER,
-    ])?;
-    run(script.env("SHUNT", agent::build()?))
+    installer.ensure(&[packages::NAMESPACES, packages::TEST, packages::CLUSTER])?;
+    run(script.env("SHUNT", agent::build(installer)?))
 }
 
 /// Puts the results of one run beside those of others.

@@ -20,7 +20,6 @@ use clap::Args;
 use serde_json::Value;
 
 use self::kernel::Kernel;
-use crate::agent;
 use crate::command::{cargo, command, find, repository, run as run_command, stdout};
 use crate::packages::{self, Installer};
 
@@ -79,15 +78,12 @@ const TESTS: &str = "/tests/it";
 const SCENARIOS: &str = "/tests/scenarios";
 const OWN: &str = "/tests/shunt-vm";
 
-/// The boot that is about the agent rather than the kernel.
-const CONNECTIONS: &str = "connections";
-
 /// The longest boot.
 const PACKETS: &str = "packets";
 
 /// Of the tests with packets, those go through another expression, hook or kind of table each, and not those of
 /// what the plan decides: an emulated processor takes twelve times as long.
-const BOOTS: [Boot; 5] = [
+const BOOTS: [Boot; 4] = [
     (
         PACKETS,
         TABLE_SIZE,
@@ -112,14 +108,6 @@ const BOOTS: [Boot; 5] = [
                  connections::address_that balancing::default_follows commands::cleanup \
                  commands::damage_by_another_process_is_repaired_3",
             ),
-        ],
-    ),
-    (
-        CONNECTIONS,
-        TABLE_SIZE,
-        &[
-            // Root may open as many files here as it wants to, which few machines for tests permit.
-            ("connections", TESTS, "loopback::traffic::ten_thousand_connections_at_once"),
         ],
     ),
     (
@@ -155,8 +143,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
 
-    /// Run what is about the agent rather than the kernel with the last kernel only, and packets with the
-    /// first and the last one
+    /// Send packets with the first and the last kernel only
     #[arg(long)]
     short: bool,
 
@@ -195,7 +182,6 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     let last = kernels.len() - 1;
     for boot in &BOOTS {
         let wanted = |at: usize| match boot.0 {
-            CONNECTIONS if arguments.short => at == last,
             PACKETS if arguments.short => at == 0 || at == last,
             _ => true,
         };
@@ -392,7 +378,7 @@ fn modules() -> Result<Vec<String>> {
 /// The archive of all that does not depend on the kernel.
 fn common(results: &Path) -> Result<PathBuf> {
     // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not as it
-    // is released, which takes minutes to build: tests wait for the kernel most of the time.
+    // is released, which takes minutes to build.
     let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
     let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
@@ -407,7 +393,7 @@ fn common(results: &Path) -> Result<PathBuf> {
         (TESTS.to_owned(), program(&tests, "it")?),
         (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
         (OWN.to_owned(), program(&own, "shunt-vm")?),
-        (agent.display().to_string(), agent::build()?),
+        (agent.display().to_string(), agent.clone()),
     ];
     for name in PROGRAMS {
         let path = find(name).with_context(|| format!("`{name}` not found"))?;
