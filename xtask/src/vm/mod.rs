@@ -87,28 +87,18 @@ const BOOTS: [Boot; 4] = [
     (
         PACKETS,
         TABLE_SIZE,
-        &[
-            (
-                "loopback",
-                TESTS,
-                "loopback::traffic::each_direction_ends_by_itself \
-                 loopback::traffic::reset_is_passed_on",
-            ),
-            (
-                "scenarios",
-                SCENARIOS,
-                "--test-threads=1 --color=never --skip=kube- --skip=looks_like --skip=listed_on_another \
+        &[(
+            "scenarios",
+            SCENARIOS,
+            "--test-threads=1 --color=never --skip=kube- --skip=looks_like --skip=listed_on_another \
                  --skip=service_cidrs_come --skip=external_ips_may --skip=detection_of_one --skip=too_is_external \
                  --skip=refuses_2 --skip=itself_through_a_service_2 --skip=of_theirs_ --skip=is_touched_ \
                  --skip=masquerade_all --skip=without_detection --skip=one_family_or_two --skip=configuration_2 \
                  frontends:: policies::policies_decide_who_is_reached_and_whose_address_is_seen_1 \
                  load_balancers::ranges_change node_ports::an_interface flows::a_flow_ends_with_its_service \
-                 flows::a_flow_leaves flows::direct affinity::session_ends \
-                 affinity::a_session_outlives_restarts connections::connection_to_a_gone_endpoint_is_reset_at_its_next_packet_1 \
-                 connections::address_that balancing::default_follows commands::cleanup \
-                 commands::damage_by_another_process_is_repaired_3",
-            ),
-        ],
+                 affinity::session_ends connections::connection_to_a_gone_endpoint_is_reset_at_its_next_packet_1 \
+                 connections::address_that commands::cleanup commands::damage_by_another_process_is_repaired_3",
+        )],
     ),
     (
         "kernel",
