@@ -188,19 +188,15 @@ fn lost_answers_reset_no_connection() -> Result<()> {
         )?;
     }
     let resets = |outcomes: Vec<Result<String>>| {
-        let is_reset = |it: &&Result<String>| {
-            it.as_ref().is_err_and(|error| error.to_string().contains("Reset"))
-        };
-        outcomes.iter().filter(is_reset).count()
+        let errors = outcomes.into_iter().filter_map(Result::err);
+        errors.filter(|error| error.to_string().contains("Reset")).count()
     };
     let connect = || insist_all(&world, &CLUSTER_IPS, 4 * CLIENTS, PATIENT);
     flush(&world, "forward")?;
     // Six of 384 on average, and none once in a while.
-    let rounds = (1..=10).find(|_| resets(connect()) > 0);
-    let rounds = rounds.context("without the rule, some are reset")?;
+    let rounds =
+        (1..=10).find(|_| resets(connect()) > 0).context("none is reset without the rule")?;
     program(&world)?;
-    for _ in 0..rounds {
-        assert_eq!(resets(connect()), 0);
-    }
+    (0..rounds).for_each(|_| assert_eq!(resets(connect()), 0));
     Ok(())
 }
