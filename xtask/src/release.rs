@@ -98,8 +98,9 @@ pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
     run_command(command("strip").arg("--strip-debug").arg("-o").arg(&agent).arg(built))?;
     let rules = stdout(command(&agent).args(["render", "--manifests", "examples/demo"]))?;
     ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
-    // Of the whole workspace, as in `cargo xtask test`: other features would make another build.
-    run_command(cargo().args(["build", "--locked", "--workspace", "--example=man"]))?;
+    // As `cargo xtask test` builds it: other features or another profile would make another build.
+    let words = ["build", "--locked", "--profile=test", "--workspace", "--example=man"];
+    run_command(cargo().args(words))?;
     run_command(command(agent::built("debug/examples/man")?).arg(share.join("man/man1")))?;
     run_command(command("gzip").args(["-9nr"]).arg(share.join("man")))?;
     for (shell, path) in COMPLETIONS {
