@@ -18,9 +18,7 @@ use super::logging;
 /// # Errors
 /// If the system refuses to start a thread.
 pub(crate) fn end_when_asked(is_agent: bool) -> anyhow::Result<()> {
-    let mut asked = SigSet::empty();
-    asked.add(Signal::SIGTERM);
-    asked.add(Signal::SIGINT);
+    let asked: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     // To the first process of a container, the kernel delivers only signals that the process
     // handles or blocks. All threads inherit the mask.
     asked.thread_block().context("cannot block signals")?;

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::Serialize;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 
+use super::with::Examples;
+use crate::dataplane::bytes_between;
 use crate::serve::{escape, status};
 use crate::taken_ports::{NodePorts, Report, TakenPort};
 
@@ -23,6 +25,8 @@ pub(super) struct Changes {
     taken_node_ports: Report,
     /// The number of elements in the tables, now and then.
     elements: [usize; 2],
+    /// The size of the transaction, without new rules, in bytes.
+    bytes: usize,
 }
 
 /// A frontend that changes.
@@ -41,7 +45,7 @@ struct Changed {
     properties: Vec<&'static str>,
     /// Why new connections fail that succeed now.
     loses_service: Option<String>,
-    /// The ClusterIP is an example: the API server chooses it.
+    /// The ClusterIP or node port is an example: the API server chooses it.
     is_example: bool,
 }
 
@@ -54,8 +58,8 @@ enum Change {
 }
 
 impl Changes {
-    /// Compares two plans. `examples` are ClusterIPs that no API server has allocated.
-    pub(super) fn new(now: &Desired, then: &Desired, examples: &[IpAddr]) -> Changes {
+    /// Compares two plans.
+    pub(super) fn new(now: &Desired, then: &Desired, examples: &Examples) -> Changes {
         let (before, after) = (now.frontends(), then.frontends());
         let keys: BTreeSet<FrontendKey> = before.keys().chain(after.keys()).copied().collect();
         let changed = |key: FrontendKey| {
@@ -77,6 +81,7 @@ impl Changes {
             conflicts: conflicts.map(|it| (&it).into()).collect(),
             taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
+            bytes: bytes_between(now, then),
         }
     }
 
@@ -104,7 +109,7 @@ impl Changed {
         old: Option<&Frontend>,
         new: Option<&Frontend>,
         thief: Option<&ObjectName>,
-        examples: &[IpAddr],
+        examples: &Examples,
     ) -> Changed {
         let (before, after) = (endpoints(old), endpoints(new));
         let is_served = |it: &&Frontend| matches!(it.outcome, Outcome::Balance(_));
@@ -142,7 +147,10 @@ impl Changed {
             removed: &before - &after,
             properties: properties.unwrap_or_default(),
             loses_service: loses_service.filter(|_| old.filter(is_served).is_some()),
-            is_example: matches!(key, FrontendKey::Address(ip, ..) if examples.contains(&ip)),
+            is_example: match key {
+                FrontendKey::Address(address, ..) => examples.cluster_ips.contains(&address),
+                FrontendKey::NodePort(_, _, port) => examples.node_ports.contains(&port),
+            },
         }
     }
 }
@@ -155,7 +163,7 @@ fn endpoints(frontend: Option<&Frontend>) -> BTreeSet<SocketAddr> {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Changes { frontends, conflicts, taken_node_ports, elements: [now, then] } = self;
+        let Changes { frontends, conflicts, taken_node_ports, elements: [now, then], bytes } = self;
         if frontends.is_empty() {
             writeln!(f, "nothing changes on this node")?;
         } else {
@@ -163,7 +171,8 @@ impl fmt::Display for Changes {
             let all = frontends.len();
             writeln!(
                 f,
-                "changed frontends: {all}, losing service: {losing}; elements: {now} -> {then}"
+                "changed frontends: {all}, losing service: {losing}; elements: {now} -> {then}, in a \
+                 transaction of {bytes} bytes"
             )?;
         }
         for changed in frontends {
@@ -202,7 +211,7 @@ impl fmt::Display for Changed {
             write!(f, "; changed: {}", self.properties.join(", "))?;
         }
         if self.is_example {
-            write!(f, " (example address: the API server allocates the real one)")?;
+            write!(f, " (an example: the API server allocates the real one)")?;
         }
         self.removed.iter().try_for_each(|it| write!(f, "\n  - {it}"))?;
         self.added.iter().try_for_each(|it| write!(f, "\n  + {it}"))

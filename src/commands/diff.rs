@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::args::Diff;
 use super::changes::Changes;
 use super::objects::{self, Reader, settled};
-use super::with;
+use super::with::{self, Examples};
 use crate::agent::kernel_errors::explain;
 use crate::agent::{Failure, logging, netns};
 use crate::dataplane::{Place, Side, compare};
@@ -59,7 +59,7 @@ fn since(arguments: &Diff, at: Time) -> Result<(String, u8), Failure> {
     let (_, now) = objects.planned();
     objects::rewind(&mut objects, at)?;
     let (_, then) = objects.planned();
-    written(arguments, &Changes::new(&then, &now, &[]))
+    written(arguments, &Changes::new(&then, &now, &Examples::default()))
 }
 
 fn written(arguments: &Diff, changes: &Changes) -> Result<(String, u8), Failure> {

@@ -13,11 +13,10 @@ use crate::source::manifests::{Context, manifests_at, parse, read};
 use crate::source::objects::raw::{Ingress, Service, Time};
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
-/// Applies the objects in files and directories to those of now. `-` is stdin. Returns the ClusterIPs
-/// that are examples: only an API server allocates them.
-pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<Vec<IpAddr>> {
+/// Applies the objects in files and directories to those of now. `-` is stdin.
+pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<Examples> {
     let (store, _) = objects.planned();
-    let mut server = Server { store: &store, allocated: Vec::new() };
+    let mut server = Server { store: &store, examples: Examples::default() };
     let mut complete = |service: &mut Service| server.complete(service);
     let node_name: Arc<str> = objects.status.node.as_str().into();
     let mut context = Context { node_name, complete: Some(&mut complete), ..Context::default() };
@@ -39,20 +38,26 @@ pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
         let changes = found.objects.into_iter().filter_map(|object| object.change);
         objects.excerpt.changes.extend(changes);
     }
-    Ok(server.allocated)
+    Ok(server.examples)
+}
+
+/// What only an API server allocates.
+#[derive(Default)]
+pub(super) struct Examples {
+    pub(super) cluster_ips: Vec<IpAddr>,
+    pub(super) node_ports: Vec<u16>,
 }
 
 /// What an API server adds to a Service that is applied.
 struct Server<'a> {
     /// The objects of now.
     store: &'a Store,
-    /// The ClusterIPs of new Services.
-    allocated: Vec<IpAddr>,
+    examples: Examples,
 }
 
 impl Server<'_> {
-    /// Adds what the Service of now has and the file leaves out: its age, addresses and node ports. A
-    /// new Service gets a ClusterIP.
+    /// Adds what the Service of now has and the file leaves out: its age, addresses and node ports.
+    /// What is new gets examples.
     fn complete(&mut self, Service { metadata, spec, status }: &mut Service) {
         let namespace = Some(&*metadata.namespace).filter(|it| !it.is_empty()).unwrap_or("default");
         let now = self.store.service(&ObjectName::new(namespace, &*metadata.name));
@@ -62,25 +67,29 @@ impl Server<'_> {
         if spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty() {
             let addresses = match now {
                 Some(now) => now.cluster_ips.clone(),
-                None => self.allocate().into_iter().collect(),
+                None => self.cluster_ip().into_iter().collect(),
             };
             spec.cluster_ips = addresses.iter().map(ToString::to_string).collect();
+        }
+        let opens_node_ports = match &*spec.type_ {
+            "" | "ClusterIP" => false,
+            "LoadBalancer" => spec.allocate_load_balancer_node_ports != Some(false),
+            _ => true,
+        };
+        for port in spec.ports.iter_mut().filter(|port| port.node_port == 0 && opens_node_ports) {
+            let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
+            let same = now.into_iter().flat_map(|now| &now.ports).find(|it| {
+                port.port == Some(it.port.into())
+                    && protocol.eq_ignore_ascii_case(&it.protocol.to_string())
+            });
+            let same = same.and_then(|it| it.node_port);
+            port.node_port = same.or_else(|| self.node_port()).map_or(0, i64::from);
         }
         let Some(now) = now else { return };
         let created = now.created.map(|seconds| Time { seconds });
         metadata.creation_timestamp = metadata.creation_timestamp.take().or(created);
-        if !["", "ClusterIP"].contains(&&*spec.type_) {
-            for port in spec.ports.iter_mut().filter(|port| port.node_port == 0) {
-                let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
-                let same = now.ports.iter().find(|it| {
-                    port.port == Some(it.port.into())
-                        && protocol.eq_ignore_ascii_case(&it.protocol.to_string())
-                });
-                port.node_port = same.and_then(|it| it.node_port).map_or(0, i64::from);
-            }
-            if spec.health_check_node_port == 0 {
-                spec.health_check_node_port = now.health_check_node_port.map_or(0, i64::from);
-            }
+        if spec.health_check_node_port == 0 {
+            spec.health_check_node_port = now.health_check_node_port.map_or(0, i64::from);
         }
         let ingress = &mut status.load_balancer.ingress;
         if spec.type_ == "LoadBalancer" && ingress.is_empty() {
@@ -93,16 +102,28 @@ impl Server<'_> {
 
     /// Returns an address of the ServiceCIDRs that no Service has; of a range for documentation
     /// (RFC 5737) if they are not known.
-    fn allocate(&mut self) -> Option<IpAddr> {
+    fn cluster_ip(&mut self) -> Option<IpAddr> {
         let unknown = IpNet::new_assert(Ipv4Addr::new(192, 0, 2, 0).into(), 24);
         let range = self.store.service_cidrs().next().copied().unwrap_or(unknown);
         let is_free = |address: &IpAddr| {
             let mut services = self.store.services();
-            !self.allocated.contains(address)
+            !self.examples.cluster_ips.contains(address)
                 && !services.any(|service| service.cluster_ips.contains(address))
         };
         let address = range.hosts().find(is_free)?;
-        self.allocated.push(address);
+        self.examples.cluster_ips.push(address);
         Some(address)
+    }
+
+    /// Returns a port of the default range that no Service has.
+    fn node_port(&mut self) -> Option<u16> {
+        let taken = |port: &u16| {
+            let services = self.store.services();
+            services.flat_map(|service| &service.ports).any(|it| it.node_port == Some(*port))
+        };
+        let is_free = |port: &u16| !self.examples.node_ports.contains(port) && !taken(port);
+        let port = (30_000..=32_767).find(is_free)?;
+        self.examples.node_ports.push(port);
+        Some(port)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nfnetlink::nft::{Batch, Counter, Elements, Kernel};
+use nfnetlink::nft::{Batch, Counter, Elements};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
@@ -10,7 +10,7 @@ use shunt_core::plan::{
 
 use super::capacity::Counts;
 use super::codec::{Bytes, encode_key, encode_key_end, push, table_family};
-use super::counters::{self, Continued};
+use super::counters::Continued;
 use super::quarantine::{Quarantine, Suspect};
 use super::record::{KernelRecord, TableState};
 use super::slots::Slotted;
@@ -39,6 +39,23 @@ impl Stale {
         self.families.extend(&other.families);
         self.narrowed.extend(&other.narrowed);
     }
+}
+
+/// Returns the size in bytes of what a transaction from one plan to another writes, without rules.
+#[must_use]
+pub fn bytes_between(now: &Desired, then: &Desired) -> usize {
+    let mut record = KernelRecord::default();
+    for (key, frontend) in now.frontends() {
+        record.set_frontend(key, Some(Slotted::in_order(frontend.clone())));
+    }
+    now.members().into_iter().for_each(|member| record.set_member(member, true));
+    let mut touched = then.everything();
+    touched.merge(record.everything());
+    let mut delta = Delta::between(&record, then, &touched, &Quarantine::default(), false);
+    delta.continue_counters(|all| vec![Counter::default(); all.len()]);
+    let mut batch = Batch::new(None);
+    Family::ALL.into_iter().for_each(|family| delta.write(family, &mut batch));
+    batch.finish().bytes().len()
 }
 
 /// Encoded elements to delete and to add, and the new state of the record after their commit.
@@ -198,7 +215,10 @@ impl Delta {
     }
 
     /// Reads the counters that new elements continue, and adds these elements.
-    pub(super) fn continue_counters(&mut self, kernel: &mut dyn Kernel) {
+    pub(super) fn continue_counters(
+        &mut self,
+        read: impl FnOnce(&[Continued<'_>]) -> Vec<Counter>,
+    ) {
         let continued = std::mem::take(&mut self.continued);
         let frontends = std::mem::take(&mut self.frontends);
         let continued = continued.into_iter().filter_map(|(place, set, absorbs)| {
@@ -207,7 +227,7 @@ impl Delta {
             Some(Continued { element, absorbs })
         });
         let continued: Vec<Continued<'_>> = continued.collect();
-        for (continued, sum) in continued.iter().zip(counters::read(kernel, &continued)) {
+        for (continued, sum) in continued.iter().zip(read(&continued)) {
             self.add(&continued.element, Some(sum).filter(|sum| sum.packets > 0));
         }
         drop(continued);

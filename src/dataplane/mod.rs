@@ -50,6 +50,7 @@ pub use abilities::Abilities;
 pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
+pub use diff::bytes_between;
 pub use event::Event;
 pub use lookups::KernelTables;
 pub use ownership::Ownership;

@@ -14,6 +14,7 @@ use super::Dataplane;
 use super::affinity::{Found, delete, kept, pools_with_affinity};
 use super::capacity::{self, sizes_for};
 use super::codec::table_family;
+use super::counters;
 use super::diff::{Delta, Stale};
 use super::gone::GoneDelta;
 use super::ownership::{OWNED, TableOwner, add_set, create_table};
@@ -103,7 +104,7 @@ impl Prepared {
                     Cow::Owned(Table::new(owner, sizes_for(&counts)))
                 }
             };
-            if capacity::too_small(&next.sizes, &counts).count() > 0 {
+            if capacity::are_too_small(&next.sizes, &counts) {
                 too_small.push(family);
             }
             let rebuild = record.ours(family).and_then(|table| table.rebuild.as_ref());
@@ -171,7 +172,7 @@ impl Prepared {
             }
         }
         // Late, because connections between the reading and the commit are not counted.
-        delta.continue_counters(&mut **kernel);
+        delta.continue_counters(|all| counters::read(&mut **kernel, all));
         for family in Family::ALL {
             delta.write(family, &mut batch);
         }

@@ -4,7 +4,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
-use shunt_core::explain::{Code, EndpointView};
+use shunt_core::explain::Code;
 use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
@@ -57,7 +57,7 @@ pub(super) fn summary(explanation: &Explanation) -> String {
 fn tested(endpoint: &EndpointReport) -> String {
     let has_answered = endpoint.answered.is_some_and(|count| count > 0);
     let is_tested = has_answered || endpoint.probe.is_some();
-    format!("{}{}", name(&endpoint.view), if is_tested { "" } else { " (not tested)" })
+    format!("{}{}", endpoint.view, if is_tested { "" } else { " (not tested)" })
 }
 
 impl Display for Verdict {
@@ -183,17 +183,10 @@ impl Explanation {
         rows.row("masquerade", &masquerade, "rules")?;
         for endpoint in used.iter().take(MAX_ENDPOINTS) {
             if let Some(route) = &endpoint.route {
-                rows.row("route", &format!("{}: {route}", name(&endpoint.view)), "rtnetlink")?;
+                rows.row("route", &format!("{}: {route}", endpoint.view), "rtnetlink")?;
             }
         }
         Ok(())
-    }
-}
-
-fn name(EndpointView { address, port, .. }: &EndpointView) -> String {
-    match port {
-        Some(port) => SocketAddr::new(*address, *port).to_string(),
-        None => address.to_string(),
     }
 }
 
@@ -217,7 +210,7 @@ fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
         }
         _ => ("used".to_owned(), "rules"),
     };
-    (format!("{:<22} {node:<24} {text}", name(view)), from)
+    (format!("{:<22} {node:<24} {text}", view.to_string()), from)
 }
 
 /// Numbered rows in two columns.

@@ -226,10 +226,6 @@ fn write_endpoints(text: &mut String, service: &Service) {
 }
 
 fn endpoint_cells(view: &EndpointView) -> Vec<String> {
-    let address = match view.port {
-        None => view.address.to_string(),
-        Some(port) => SocketAddr::new(view.address, port).to_string(),
-    };
     let node = match view.node.as_deref() {
         None => "-".to_owned(),
         Some(node) if view.is_local => format!("{node} (this node)"),
@@ -250,7 +246,7 @@ fn endpoint_cells(view: &EndpointView) -> Vec<String> {
         Some(why) => format!("no: {}", why.text()),
         None => "no".to_owned(),
     };
-    vec![address, node, hints, condition.to_owned(), used]
+    vec![view.to_string(), node, hints, condition.to_owned(), used]
 }
 
 /// The columns of numbers, which are aligned at the right.

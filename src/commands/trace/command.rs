@@ -56,10 +56,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn signals() -> nix::Result<SignalFd> {
-    let mut asked = SigSet::empty();
-    asked.add(Signal::SIGTERM);
-    asked.add(Signal::SIGINT);
-    asked.add(Signal::SIGHUP);
+    let asked: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
     asked.thread_block()?;
     SignalFd::with_flags(&asked, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }

@@ -114,6 +114,9 @@ pub struct ServiceSpec {
     /// The port of the health check for load balancers with policy Local; 0 for none.
     #[prost(int64, tag = "12")]
     pub health_check_node_port: i64,
+    /// False if a load balancer needs no node ports, of which the API server allocates none then.
+    #[prost(bool, optional, tag = "20")]
+    pub allocate_load_balancer_node_ports: Option<bool>,
 }
 
 /// An entry of a Service's `spec.ports`.

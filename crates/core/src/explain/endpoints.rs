@@ -1,6 +1,7 @@
 //! The endpoints of a service port, and why some are not used.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -35,6 +36,16 @@ pub struct EndpointView {
     pub terminating: bool,
     /// `hints.forZones[].name`.
     pub zone_hints: Box<[Arc<str>]>,
+}
+
+impl fmt::Display for EndpointView {
+    /// Writes the address, with the port if it is known.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => self.address.fmt(f),
+        }
+    }
 }
 
 /// Why an endpoint gets no new connection.

@@ -76,11 +76,6 @@ impl Elements {
         self.count == 0
     }
 
-    /// Reserves capacity for `bytes` more bytes of encoded elements.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve(bytes);
-    }
-
     /// Adds an element. The caller pads each field of the key and of the data to four bytes.
     pub fn push(&mut self, key: &[u8], data: Option<ElementData<'_>>, comment: Option<&str>) {
         self.push_range(key, None, data, comment);
