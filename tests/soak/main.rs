@@ -32,7 +32,7 @@ use crate::report::Report;
 
 /// What `cargo test` runs.
 const SHORT: Plan = Plan {
-    lasts: Duration::from_secs(20),
+    lasts: Duration::from_secs(12),
     services: 200,
     changes_per_second: 40,
     step: Duration::from_millis(100),

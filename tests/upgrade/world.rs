@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::LAYOUT_COMMENT;
@@ -61,17 +62,24 @@ const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 pub(crate) const VERSION: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.9"];
 const LAYOUT: [&str; 2] = [LAYOUT_COMMENT, "shunt layout 1"];
 
-/// Another build: this one, where these constants are others.
-fn build_with(folder: &Path, constants: &[[&str; 2]]) -> Result<PathBuf> {
-    let mut program = fs::read(SHUNT)?;
-    for [own, other] in constants {
-        ensure!(own.len() == other.len() && own != other, "{own:?} for {other:?}");
+/// Where this build has its version and its layout: one search for all tests, since it takes seconds.
+static PLACES: LazyLock<[Vec<usize>; 2]> = LazyLock::new(|| {
+    let program = fs::read(SHUNT).unwrap_or_default();
+    [VERSION, LAYOUT].map(|[own, _]| {
         let windows = program.windows(own.len()).enumerate();
-        let places = windows.filter(|(_, bytes)| *bytes == own.as_bytes()).map(|(at, _)| at);
-        let places: Vec<usize> = places.collect();
+        windows.filter(|(_, bytes)| *bytes == own.as_bytes()).map(|(at, _)| at).collect()
+    })
+});
+
+/// Another build: this one, where the version, and the layout if it is `other_layout`, are others.
+fn build_with(folder: &Path, other_layout: bool) -> Result<PathBuf> {
+    let mut program = fs::read(SHUNT)?;
+    let constants = [VERSION, LAYOUT].into_iter().zip(&*PLACES);
+    for ([own, other], places) in constants.take(1 + usize::from(other_layout)) {
+        ensure!(own.len() == other.len() && own != other, "{own:?} for {other:?}");
         ensure!(!places.is_empty(), "{SHUNT} has no text {own:?}");
         for at in places {
-            program[at..at + own.len()].copy_from_slice(other.as_bytes());
+            program[*at..at + own.len()].copy_from_slice(other.as_bytes());
         }
     }
     let (written, path) = (folder.join("written"), folder.join("shunt"));
@@ -107,7 +115,7 @@ impl World {
         let folder = TempDir::new()?;
         let previous = match previous() {
             Ok(folder) => folder.join("shunt"),
-            Err(_) => build_with(folder.path(), &[VERSION, LAYOUT])?,
+            Err(_) => build_with(folder.path(), true)?,
         };
         let world = Self { lab, manifests, previous, _folder: folder, _servers: servers };
         world.set_endpoints(&world.lab.pods())?;
@@ -117,7 +125,7 @@ impl World {
     /// With another version that has the layout of this one.
     pub(crate) fn with_unchanged_layout() -> Result<Self> {
         let mut world = Self::new("")?;
-        world.previous = build_with(world._folder.path(), &[VERSION])?;
+        world.previous = build_with(world._folder.path(), false)?;
         Ok(world)
     }
 
