@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::GoDuration;
-use crate::source::spanned_yaml::{FieldPath, TypeError, typed_reporting_unknown};
+use crate::source::spanned_yaml::{FieldPath, TypeError, typed};
 
 /// A field of `KubeProxyConfiguration`, or of its section `shunt`.
 #[derive(Debug)]
@@ -79,27 +79,19 @@ impl Kind {
     }
 
     /// Returns the value of a file in the form in which it is written, or why it has another type.
-    /// Calls `unknown` for fields inside of it that are not known.
-    pub(super) fn value(
-        self,
-        found: &Value,
-        unknown: &mut dyn FnMut(FieldPath),
-    ) -> Result<Value, TypeError> {
-        fn typed<T: DeserializeOwned + Serialize>(
-            found: &Value,
-            unknown: &mut dyn FnMut(FieldPath),
-        ) -> Result<Value, TypeError> {
-            typed_reporting_unknown::<T>(&found.to_string(), unknown).map(|value| json!(value))
+    pub(super) fn value(self, found: &Value) -> Result<Value, TypeError> {
+        fn as_type<T: DeserializeOwned + Serialize>(found: &Value) -> Result<Value, TypeError> {
+            typed::<T>(&found.to_string()).map(|value| json!(value))
         }
         let value = match (self, found) {
-            (Text(_), _) => return typed::<String>(found, unknown),
-            (Switch(_), _) => return typed::<bool>(found, unknown),
-            (Number(_), _) => return typed::<i32>(found, unknown),
-            (Level, _) => return typed::<u32>(found, unknown),
-            (Rate, _) => return typed::<f32>(found, unknown),
-            (List, _) => return typed::<Vec<String>>(found, unknown),
-            (Gates, _) => return typed::<BTreeMap<String, bool>>(found, unknown),
-            (Patterns, _) => return typed::<Vec<VModule>>(found, unknown),
+            (Text(_), _) => return as_type::<String>(found),
+            (Switch(_), _) => return as_type::<bool>(found),
+            (Number(_), _) => return as_type::<i32>(found),
+            (Level, _) => return as_type::<u32>(found),
+            (Rate, _) => return as_type::<f32>(found),
+            (List, _) => return as_type::<Vec<String>>(found),
+            (Gates, _) => return as_type::<BTreeMap<String, bool>>(found),
+            (Patterns, _) => return as_type::<Vec<VModule>>(found),
             (Bytes, Value::String(text)) => Ok(text.clone()),
             (Bytes, Value::Number(number)) => Ok(number.to_string()),
             (Bytes, _) => Err("must be a number of bytes such as 512 or 4Mi".to_owned()),

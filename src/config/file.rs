@@ -103,32 +103,21 @@ fn decode_field(
     written: &mut Configuration,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let path = |inside: &FieldPath| {
-        let mut path = FieldPath::dotted(field.path);
-        inside.steps().for_each(|step| path.push(step));
-        path
-    };
     if let Effect::None(why) = field.effect
         && !is_zero(value)
     {
         let reason = format!("has no effect: {why}");
         problems.push(problem(Severity::Note, FieldPath::dotted(field.path), value, reason));
     }
-    let mut unknown = Vec::new();
-    match field.kind.value(value, &mut |inside| unknown.push(inside)) {
-        Ok(typed) => {
-            for inside in unknown {
-                let found = at(value, &inside);
-                problems.push(unknown_field(path(&inside), found));
-            }
-            // An empty address in a file means the default; only a flag turns the server off by it.
-            if typed != "" {
-                written.put(field.path, typed);
-            }
-        }
+    match field.kind.value(value) {
+        // An empty address in a file means the default; only a flag turns the server off by it.
+        Ok(typed) if typed != "" => written.put(field.path, typed),
+        Ok(_) => {}
         Err(error) => {
             let wrong = at(value, &error.field);
-            problems.push(problem(Severity::Error, path(&error.field), wrong, error.reason));
+            let mut path = FieldPath::dotted(field.path);
+            error.field.steps().for_each(|step| path.push(step));
+            problems.push(problem(Severity::Error, path, wrong, error.reason));
         }
     }
 }

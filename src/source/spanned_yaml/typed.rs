@@ -21,22 +21,16 @@ pub fn typed<T: DeserializeOwned>(json: &str) -> Result<T, TypeError> {
     // Nulls are rare. The tracking of the path costs time, and only errors need it.
     match serde_json::from_str(json) {
         Err(error) if !error.to_string().starts_with("duplicate field") => {
-            typed_reporting_unknown(json, |_| ())
+            let mut value = serde_json::from_str(json).map_err(|error| TypeError {
+                field: FieldPath::default(),
+                reason: reason(&error),
+            })?;
+            remove_nulls(&mut value);
+            tracked(value)
         }
-        Err(_) => tracked(&mut serde_json::Deserializer::from_str(json), |_| ()),
+        Err(_) => tracked(&mut serde_json::Deserializer::from_str(json)),
         Ok(value) => Ok(value),
     }
-}
-
-/// Deserializes a `T` and reports each field that `T` lacks.
-pub fn typed_reporting_unknown<T: DeserializeOwned>(
-    json: &str,
-    unknown: impl FnMut(FieldPath),
-) -> Result<T, TypeError> {
-    let mut value = serde_json::from_str(json)
-        .map_err(|error| TypeError { field: FieldPath::default(), reason: reason(&error) })?;
-    remove_nulls(&mut value);
-    tracked(value, unknown)
 }
 
 fn remove_nulls(value: &mut Value) {
@@ -50,15 +44,14 @@ fn remove_nulls(value: &mut Value) {
     }
 }
 
-fn tracked<'de, T, D>(deserializer: D, mut unknown: impl FnMut(FieldPath)) -> Result<T, TypeError>
+fn tracked<'de, T, D>(deserializer: D) -> Result<T, TypeError>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de, Error = serde_json::Error>,
 {
-    let mut report = |path: serde_ignored::Path<'_>| unknown(ignored_path(&path));
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(deserializer, &mut track);
-    T::deserialize(serde_ignored::Deserializer::new(deserializer, &mut report)).map_err(|error| {
+    T::deserialize(deserializer).map_err(|error| {
         let mut field = FieldPath::default();
         for segment in &track.path() {
             match segment {
@@ -69,21 +62,6 @@ where
         }
         TypeError { field, reason: reason(&error) }
     })
-}
-
-fn ignored_path(path: &serde_ignored::Path<'_>) -> FieldPath {
-    use serde_ignored::Path;
-    let (parent, step) = match path {
-        Path::Root => return FieldPath::default(),
-        Path::Seq { parent, index } => (parent, &index.to_string()),
-        Path::Map { parent, key } => (parent, key),
-        Path::Some { parent }
-        | Path::NewtypeStruct { parent }
-        | Path::NewtypeVariant { parent } => return ignored_path(parent),
-    };
-    let mut path = ignored_path(parent);
-    path.push(step);
-    path
 }
 
 /// Returns the message of an error in terms of YAML types in place of Rust types.
