@@ -2,12 +2,12 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::command::{cargo, command, find, run, stdout};
+use crate::command::{cargo, command, find, repository, run, stdout};
 use crate::packages::{self, Installer};
-use crate::release;
 
 /// Build the agent for release; the path of its binary, which starts and knows its commit.
 pub(crate) fn build(installer: &Installer) -> Result<PathBuf> {
@@ -19,7 +19,7 @@ pub(crate) fn build(installer: &Installer) -> Result<PathBuf> {
     }
     build.args(["build", "--release", "--locked", "--package", "shunt"]);
     // Without it `shunt version` does not know the commit.
-    let commit = release::commit()?;
+    let commit = commit()?;
     if let Some(commit) = &commit {
         build.env("SHUNT_COMMIT", commit);
     }
@@ -44,4 +44,29 @@ pub(crate) fn built(path: &str) -> Result<PathBuf> {
     let program = target.join(path);
     ensure!(program.is_file(), "cargo has not built {}", program.display());
     Ok(program)
+}
+
+/// Returns the commit, if it is known.
+pub(crate) fn commit() -> Result<Option<String>> {
+    if let Some(commit) = env::var("SHUNT_COMMIT").ok().filter(|commit| !commit.is_empty()) {
+        return Ok(Some(commit));
+    }
+    if !in_git() {
+        return Ok(None);
+    }
+    let described =
+        stdout(&mut git(&["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]));
+    Ok(Some(
+        described.context("git does not know the commit; give SHUNT_COMMIT")?.trim().to_owned(),
+    ))
+}
+
+pub(crate) fn in_git() -> bool {
+    repository().join(".git").exists()
+}
+
+pub(crate) fn git(arguments: &[&str]) -> Command {
+    let mut git = command("git");
+    git.args(arguments);
+    git
 }

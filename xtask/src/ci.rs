@@ -65,7 +65,7 @@ fn clippy() -> Command {
 fn docs() -> Command {
     let mut docs = cargo();
     docs.args(["doc", "--no-deps", "--document-private-items"])
-        .args(["--package=shunt", "--package=shunt-core", "--package=nfnetlink"])
+        .args(["--package=shunt-core", "--package=nfnetlink"])
         // These pages include the private items, so links to those are correct.
         .env("RUSTDOCFLAGS", "--deny=warnings --allow=rustdoc::private-intra-doc-links");
     docs

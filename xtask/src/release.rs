@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
@@ -50,7 +49,7 @@ pub(crate) struct Arguments {
 
 /// Packs the agent and its source, and writes their digests.
 pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
-    let commit = commit()?;
+    let commit = agent::commit()?;
     if let Some(tag) = &arguments.tag {
         let text = |path: &str| anyhow::Ok(String::from_utf8(repository_file(path)?)?);
         let (changelog, chart) = (text("CHANGELOG.md")?, text("deploy/chart/Chart.yaml")?);
@@ -68,15 +67,15 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     let name = format!("shunt-{VERSION}-linux-{}", env::consts::ARCH);
     let mut tar = command("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--gzip", "--create"]);
-    if let Ok(time) = stdout(&mut git(&["log", "-1", "--format=--mtime=@%ct"])) {
+    if let Ok(time) = stdout(&mut agent::git(&["log", "-1", "--format=--mtime=@%ct"])) {
         tar.arg(time.trim());
     }
     tar.arg(format!("--transform=s,^,{name}/,")).arg("--file");
     tar.arg(output.join(format!("{name}.tar.gz"))).arg("-C").arg(tree.join("usr"));
     run_command(tar.args(["bin", "share"]).arg("-C").arg(repository()).arg("deploy/systemd"))?;
-    if in_git() {
+    if agent::in_git() {
         let name = format!("shunt-{VERSION}");
-        let mut archive = git(&["archive", "--prefix"]);
+        let mut archive = agent::git(&["archive", "--prefix"]);
         archive.arg(format!("{name}/")).arg("--output");
         run_command(archive.arg(output.join(format!("{name}-source.tar.gz"))).arg("HEAD"))?;
     }
@@ -172,31 +171,6 @@ fn licences(folder: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Returns the commit, if it is known.
-pub(crate) fn commit() -> Result<Option<String>> {
-    if let Some(commit) = env::var("SHUNT_COMMIT").ok().filter(|commit| !commit.is_empty()) {
-        return Ok(Some(commit));
-    }
-    if !in_git() {
-        return Ok(None);
-    }
-    let described =
-        stdout(&mut git(&["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]));
-    Ok(Some(
-        described.context("git does not know the commit; give SHUNT_COMMIT")?.trim().to_owned(),
-    ))
-}
-
-fn in_git() -> bool {
-    repository().join(".git").exists()
-}
-
-fn git(arguments: &[&str]) -> Command {
-    let mut git = command("git");
-    git.args(arguments);
-    git
 }
 
 /// Makes a folder anew.

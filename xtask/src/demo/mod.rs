@@ -9,7 +9,6 @@ mod cluster;
 mod page;
 mod traffic;
 
-use std::env;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -53,8 +52,7 @@ pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[packages::BUILD, packages::NAMESPACES])?;
     // Not as it is released: people wait for it.
     run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
-    let agent = agent::built("debug/shunt")?;
-    let xtask = env::current_exe().context("cannot find the running program")?;
+    let (agent, xtask) = (agent::built("debug/shunt")?, agent::built("debug/xtask")?);
     run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }
 

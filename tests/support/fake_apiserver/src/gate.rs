@@ -138,6 +138,7 @@ fn bind(netns: &Netns, port: u16) -> Result<std::net::TcpListener> {
 /// Takes connections while there is a listener.
 async fn guard(state: watch::Sender<State>, connect: Connect) -> io::Result<()> {
     let mut changes = state.subscribe();
+    let place = |listener: &Option<Arc<TcpListener>>| listener.as_ref().map(Arc::as_ptr);
     loop {
         let listener = changes.borrow_and_update().listener.clone();
         let accept = async {
@@ -156,8 +157,8 @@ async fn guard(state: watch::Sender<State>, connect: Connect) -> io::Result<()> 
                     });
                     tokio::spawn(relay(client, number, state.subscribe(), Arc::clone(&connect)));
                 }
-                // It has been given up meanwhile.
-                Err(_) if changes.borrow().listener.is_none() => {}
+                // It has been given up meanwhile, and another one may listen already.
+                Err(_) if place(&changes.borrow().listener) != place(&listener) => {}
                 Err(error) => return Err(error),
             },
             _ = changes.changed() => {}
