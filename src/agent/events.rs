@@ -3,7 +3,6 @@
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, OVERSIZED};
 
-use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::events::{Notice, Scope};
@@ -48,6 +47,14 @@ pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
         service: quarantined.service.clone(),
         scope: Scope::Cluster,
         ..Notice::of_node("FrontendRefused", PROGRAM, note)
+    }
+}
+
+/// The rest of a sentence about a frontend that is true for others of its Service.
+pub(super) fn more(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        others => format!(" and {others} others of its Service"),
     }
 }
 

@@ -135,7 +135,8 @@ impl Observer {
                 self.reports.events.record(events::refused(quarantined, others));
             }
             Event::Released(released, others) => {
-                let text = format!("the kernel no longer refuses this frontend{}", more(others));
+                let text =
+                    format!("the kernel no longer refuses this frontend{}", events::more(others));
                 tracing::info!(frontend = %released.what, "{text}");
                 let text = format!("{}: {text}", released.what);
                 self.reports.history.notice(released.service.clone(), text);
@@ -264,17 +265,9 @@ pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &st
         frontend = %quarantined.what,
         "the kernel refuses this frontend{}; its previous state stays in effect, everything else \
          is programmed; {next}: {}",
-        more(others),
+        events::more(others),
         quarantined.reason
     );
-}
-
-/// The rest of a sentence about a frontend that is true for others of its Service.
-pub(super) fn more(others: usize) -> String {
-    match others {
-        0 => String::new(),
-        others => format!(" and {others} others of its Service"),
-    }
 }
 
 /// Logs a Service whose hash tables or weights would need too many elements.

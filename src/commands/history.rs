@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Kind, Store};
 
-use super::args::{Destination, History as Arguments};
-use super::objects::service_port;
+use super::args::{Destination, History as Arguments, service_port};
 use crate::agent::Failure;
 use crate::serve::escape;
 use crate::serve::history::What;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use shunt_core::model::{Change, ObjectName};
+use anyhow::Context;
+use shunt_core::model::Change;
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::args::ObjectArguments;
@@ -85,25 +85,6 @@ pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
     anyhow::ensure!(at >= since, "the history begins at {since}, after --at {at}");
     objects.rewind(at);
     Ok(())
-}
-
-/// Splits `namespace/name:port`. Without a namespace it is this one, or as for kubectl `default`.
-pub(super) fn service_port<'a>(
-    text: &'a str,
-    namespace: Option<&str>,
-) -> anyhow::Result<(ObjectName, Option<&'a str>)> {
-    let (name, port) = match text.split_once(':') {
-        Some((name, port)) => (name, Some(port)),
-        None => (text, None),
-    };
-    let (namespace, name) = name.split_once('/').unwrap_or((namespace.unwrap_or("default"), name));
-    if namespace.is_empty() || name.is_empty() || name.contains('/') {
-        return Err(anyhow!(
-            "\"{text}\" is not the name of a Service: write NAME, NAMESPACE/NAME or \
-             NAMESPACE/NAME:PORT, or --to ADDRESS:PORT for a destination"
-        ));
-    }
-    Ok((ObjectName::new(namespace, name), port))
 }
 
 /// Reads manifests once, and logs their problems.

@@ -1,7 +1,7 @@
 //! The content type of the API server's answers.
 
 use super::Configuration;
-use super::effective::Check;
+use super::check::Check;
 use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::Severity;
 

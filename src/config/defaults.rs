@@ -90,7 +90,7 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
         full.put("nodePortAddresses", mode.node_port_addresses());
     }
     fill_loopback(&mut full, mode);
-    if mode == Mode::Ipvs && written.text("ipvs.scheduler").is_some_and(super::effective::is_hash) {
+    if mode == Mode::Ipvs && written.text("ipvs.scheduler").is_some_and(is_hash) {
         let balancing = written.text("shunt.loadBalancing");
         let balancing = balancing.unwrap_or(Balancing::SourceHash.name()).to_owned();
         full.put("shunt.loadBalancing", balancing);
@@ -102,6 +102,11 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
         }
     }
     full
+}
+
+/// Returns true for a scheduler of IPVS that hashes the source (`ipvsadm(8)`), or for Maglev's name.
+pub(super) fn is_hash(scheduler: &str) -> bool {
+    matches!(scheduler, "sh" | "mh" | "maglev")
 }
 
 /// Moves the values of the mode's section to `nftables`, so that a file for another mode keeps its

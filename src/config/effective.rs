@@ -3,7 +3,6 @@
 //! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`). In the sections of modes that
 //! are not in use, which kube-proxy does not validate, errors are warnings.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,13 +10,14 @@ use ipnet::IpNet;
 use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::Options;
 
+use super::check::Check;
 use super::content_type::content_type;
-use super::defaults::{Mode, PRIMARY, prefixes_of};
+use super::defaults::{Mode, PRIMARY, is_hash, prefixes_of};
 use super::{
     Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
 };
 use crate::flows::sysctl;
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, parse_ip_sloppy, parse_net};
+use crate::source::spanned_yaml::{Diagnostic, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -69,54 +69,6 @@ pub(super) fn effective(
         verbosity: full
             .number("logging.verbosity")
             .map_or(0, |it| it.try_into().unwrap_or(u8::MAX)),
-    }
-}
-
-/// Collects problems.
-pub(super) struct Check<'p> {
-    pub(super) problems: &'p mut Vec<Diagnostic>,
-}
-
-impl Check<'_> {
-    pub(super) fn add(
-        &mut self,
-        severity: Severity,
-        field: &str,
-        value: Option<&dyn fmt::Display>,
-        reason: impl Into<String>,
-    ) {
-        let problem = Diagnostic::new(severity, FieldPath::dotted(field), reason);
-        self.problems.push(match value {
-            Some(value) => problem.with_value(value),
-            None => problem,
-        });
-    }
-
-    pub(super) fn error(
-        &mut self,
-        field: &str,
-        value: impl fmt::Display,
-        reason: impl Into<String>,
-    ) {
-        self.add(Severity::Error, field, Some(&value), reason);
-    }
-
-    /// Returns the value, or adds the reason as an error.
-    fn value<T>(&mut self, field: &str, text: &str, value: Result<T, String>) -> Option<T> {
-        value.map_err(|reason| self.error(field, text, reason)).ok()
-    }
-
-    /// Returns the duration in a field.
-    pub(super) fn period(&mut self, configuration: &Configuration, field: &str) -> Duration {
-        let period = configuration.duration(field).unwrap_or_default();
-        period.get().unwrap_or_else(|| {
-            self.error(
-                field,
-                configuration.text(field).unwrap_or_default(),
-                "negative duration; write a positive one",
-            );
-            Duration::ZERO
-        })
     }
 }
 
@@ -401,11 +353,6 @@ fn load_balancing(
     let word = full.text("shunt.loadBalancing").unwrap_or_default();
     let balancing = check.value("shunt.loadBalancing", word, word.parse());
     balancing.unwrap_or_default()
-}
-
-/// Returns true for a scheduler of IPVS that hashes the source (`ipvsadm(8)`), or for Maglev's name.
-pub(super) fn is_hash(scheduler: &str) -> bool {
-    matches!(scheduler, "sh" | "mh" | "maglev")
 }
 
 fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {

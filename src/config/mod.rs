@@ -5,6 +5,7 @@
 //!
 //! Pure. Must not know: files, the command line, or users of the values.
 
+mod check;
 mod configuration;
 mod content_type;
 mod defaults;

@@ -5,8 +5,9 @@
 use serde_json::Value;
 
 use super::Configuration;
+use super::check::Check;
 use super::defaults::Mode;
-use super::effective::{Check, EXTERNAL_IPS};
+use super::effective::EXTERNAL_IPS;
 use crate::source::spanned_yaml::{Diagnostic, Severity, parse_net};
 
 /// The feature gates of kube-proxy 1.36 and 1.37 without an effect here, and their defaults.

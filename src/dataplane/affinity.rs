@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
-use shunt_core::model::{Backend, Balancing, Family};
-use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
+use shunt_core::model::Family;
+use shunt_core::plan::{Desired, FrontendKey, Set, TABLE, Value};
 
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
 use super::diff::Stale;
 use super::listing::list;
-use super::slots::Slotted;
+use super::slots::{Pools, Slotted, pools_with_affinity};
 use super::state::Current;
 use super::stats::CommitStats;
 use super::stopwatch::Stopwatch;
@@ -79,27 +79,6 @@ enum Stage {
     List,
     /// The sweep deletes stale entries.
     Delete,
-}
-
-/// The backends of a frontend with session affinity.
-#[derive(Clone, Copy)]
-pub(super) enum Pools<'a> {
-    /// In order: for all clients, and for those of the short circuit.
-    Ordered([&'a [Backend]; 2]),
-    /// The same in the order of hash tables.
-    Hashed([&'a [Backend]; 2]),
-}
-
-impl Pools<'_> {
-    /// Returns true if one of the first pools has the backend.
-    fn have(self, backend: Backend, count: usize) -> bool {
-        match self {
-            Pools::Ordered(pools) => {
-                pools.iter().take(count).any(|pool| pool.binary_search(&backend).is_ok())
-            }
-            Pools::Hashed(pools) => pools.iter().take(count).any(|pool| pool.contains(&backend)),
-        }
-    }
 }
 
 /// Key and data of an entry.
@@ -362,14 +341,5 @@ fn is_kept<'a>(
     found.is_some_and(|(key, pools)| {
         let count = if narrowed.contains(&key) { 1 } else { 2 };
         pools.have(backend, count)
-    })
-}
-
-/// Returns the pools of a planned frontend with session affinity; `None` for other frontends.
-pub(super) fn pools_with_affinity(frontend: &Frontend) -> Option<Pools<'_>> {
-    let pools = frontend.all_pools();
-    frontend.affinity.is_some().then_some(match frontend.balancing {
-        Balancing::Random => Pools::Ordered(pools),
-        Balancing::SourceHash | Balancing::SourceAndPortHash => Pools::Hashed(pools),
     })
 }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use shunt_core::model::{Backend, Balancing, missing};
 use shunt_core::plan::{Frontend, FrontendKey, Outcome};
 
-use super::affinity::Pools;
-
 /// A frontend in the kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Slotted {
@@ -82,6 +80,36 @@ impl Slotted {
         };
         !short_circuit.is_empty() && lost().any(|backend| is_narrowed(&backend))
     }
+}
+
+/// The backends of a frontend with session affinity.
+#[derive(Clone, Copy)]
+pub(super) enum Pools<'a> {
+    /// In order: for all clients, and for those of the short circuit.
+    Ordered([&'a [Backend]; 2]),
+    /// The same in the order of hash tables.
+    Hashed([&'a [Backend]; 2]),
+}
+
+impl Pools<'_> {
+    /// Returns true if one of the first pools has the backend.
+    pub(super) fn have(self, backend: Backend, count: usize) -> bool {
+        match self {
+            Pools::Ordered(pools) => {
+                pools.iter().take(count).any(|pool| pool.binary_search(&backend).is_ok())
+            }
+            Pools::Hashed(pools) => pools.iter().take(count).any(|pool| pool.contains(&backend)),
+        }
+    }
+}
+
+/// Returns the pools of a planned frontend with session affinity; `None` for other frontends.
+pub(super) fn pools_with_affinity(frontend: &Frontend) -> Option<Pools<'_>> {
+    let pools = frontend.all_pools();
+    frontend.affinity.is_some().then_some(match frontend.balancing {
+        Balancing::Random => Pools::Ordered(pools),
+        Balancing::SourceHash | Balancing::SourceAndPortHash => Pools::Hashed(pools),
+    })
 }
 
 fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {

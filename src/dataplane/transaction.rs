@@ -11,7 +11,7 @@ use shunt_core::plan::{
 };
 
 use super::Dataplane;
-use super::affinity::{Found, delete, kept, pools_with_affinity};
+use super::affinity::{Found, delete, kept};
 use super::capacity::{self, sizes_for};
 use super::codec::table_family;
 use super::counters;
@@ -20,6 +20,7 @@ use super::gone::GoneDelta;
 use super::ownership::{OWNED, TableOwner, add_set, create_table};
 use super::quarantine::Suspect;
 use super::record::{Rebuild, Table, TableState};
+use super::slots::pools_with_affinity;
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
 

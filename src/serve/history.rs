@@ -11,7 +11,7 @@ use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ChangeBatch, Kind, ObjectName, Service, Store};
 
-use super::status::{Time, now};
+use super::time::{Time, now};
 use crate::dataplane::Snapshot;
 
 /// The memory of all entries, in bytes, as far as it can be estimated.

@@ -14,4 +14,5 @@ pub mod presence;
 pub mod query;
 pub mod service_counters;
 pub mod status;
+mod time;
 pub mod unbound_ports;

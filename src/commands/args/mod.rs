@@ -10,7 +10,9 @@ mod trace;
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use shunt_core::model::ObjectName;
 
 use crate::agent::args::{Logging, Run, Settings, without_logging};
 use crate::agent::{logging, netns};
@@ -199,6 +201,25 @@ pub struct Cleanup {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub here: Here,
+}
+
+/// Splits `namespace/name:port`. Without a namespace it is this one, or as for kubectl `default`.
+pub(super) fn service_port<'a>(
+    text: &'a str,
+    namespace: Option<&str>,
+) -> anyhow::Result<(ObjectName, Option<&'a str>)> {
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    let (namespace, name) = name.split_once('/').unwrap_or((namespace.unwrap_or("default"), name));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err(anyhow!(
+            "\"{text}\" is not the name of a Service: write NAME, NAMESPACE/NAME or \
+             NAMESPACE/NAME:PORT, or --to ADDRESS:PORT for a destination"
+        ));
+    }
+    Ok((ObjectName::new(namespace, name), port))
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@ use nfnetlink::route::{
     prefix_length, route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Code, Finding, Packet, Tables, Walk};
+use shunt_core::explain::{Packet, Tables, Walk};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{FrontendKey, TABLE};
 
-use super::others::Others;
+use super::others::{Others, Passing};
 use super::{Probe, Verdict};
 use crate::dataplane::KernelTables;
 
@@ -100,43 +100,6 @@ pub struct Tracked {
     pub waiting: usize,
 }
 
-/// What the chains of other programs do with the packet.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Passing {
-    /// All let it pass.
-    #[default]
-    Passes,
-    /// A chain drops it silently.
-    Drops(String),
-    /// A chain rejects it, and the client gets an error.
-    Rejects(String),
-    /// A chain may drop it.
-    May(String),
-    /// A chain may translate it, and then shunt's rules do not see it.
-    MayTranslate(String),
-    /// A chain excludes it from connection tracking, and then no rule translates it.
-    Untracked(String),
-}
-
-impl Passing {
-    /// Returns the finding that another program does that to `what`, unless all let it pass.
-    pub(super) fn finding(&self, what: &str) -> Option<Finding> {
-        let (does, by, code) = match self {
-            Passing::Passes => return None,
-            Passing::Drops(by) => ("drops", by, Code::ForeignDrop),
-            Passing::Rejects(by) => ("rejects", by, Code::ForeignDrop),
-            Passing::May(by) => ("may drop", by, Code::ForeignDropPossible),
-            Passing::MayTranslate(by) => ("may translate", by, Code::ForeignTranslationPossible),
-            Passing::Untracked(by) => ("does not track", by, Code::Untracked),
-        };
-        let mut text = format!("another program {does} {what}: {by}");
-        if code == Code::Untracked {
-            text += "; no rule translates an untracked packet, and it goes to the address itself";
-        }
-        Some(Finding::new(code, text))
-    }
-}
-
 impl Facts {
     /// Reads what the kernel says. `frontend` is the frontend of the packet, and `mark` the packet
     /// mark that asks for masquerading.
@@ -189,7 +152,8 @@ impl Facts {
         let mut others = Others::list(packet, links)?;
         self.before = others.before(packet)?;
         for EndpointFacts { backend, reach, others: passing, .. } in &mut self.endpoints {
-            *passing = others.behind(packet, *backend, reach, mark)?;
+            *passing =
+                others.behind(packet, *backend, (reach.is_local, reach.output.as_deref()), mark)?;
         }
         Ok(())
     }

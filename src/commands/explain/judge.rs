@@ -9,7 +9,8 @@ use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::Probe;
-use super::facts::{EndpointFacts, Facts, Passing};
+use super::facts::{EndpointFacts, Facts};
+use super::others::Passing;
 use super::probe::Outcome;
 use crate::serve::status::{Source, Status};
 

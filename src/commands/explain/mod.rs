@@ -27,8 +27,9 @@ use shunt_core::plan::{Desired, FrontendKey};
 use crate::commands::objects::place;
 use crate::serve::query::Objects;
 
-pub use facts::{Facts, Passing};
+pub use facts::Facts;
 pub use judge::{Verdict, judge};
+pub use others::Passing;
 pub use probe::Probe;
 pub use report::Explanation;
 pub use source::first_packet;

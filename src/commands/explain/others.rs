@@ -6,11 +6,10 @@ use nfnetlink::nft::{
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;
-use shunt_core::explain::Packet;
+use shunt_core::explain::{Code, Finding, Packet};
 use shunt_core::model::Backend;
 use shunt_core::plan::TABLE;
 
-use super::facts::{Passing, Reach};
 use crate::dataplane::table_family;
 
 /// The hooks of IP (`NF_INET_*`).
@@ -23,6 +22,43 @@ const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
 const NAT_DST: i32 = -100;
 /// The priority of source NAT (`NF_IP_PRI_NAT_SRC`).
 const NAT_SRC: i32 = 100;
+
+/// What the chains of other programs do with the packet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Passing {
+    /// All let it pass.
+    #[default]
+    Passes,
+    /// A chain drops it silently.
+    Drops(String),
+    /// A chain rejects it, and the client gets an error.
+    Rejects(String),
+    /// A chain may drop it.
+    May(String),
+    /// A chain may translate it, and then shunt's rules do not see it.
+    MayTranslate(String),
+    /// A chain excludes it from connection tracking, and then no rule translates it.
+    Untracked(String),
+}
+
+impl Passing {
+    /// Returns the finding that another program does that to `what`, unless all let it pass.
+    pub(super) fn finding(&self, what: &str) -> Option<Finding> {
+        let (does, by, code) = match self {
+            Passing::Passes => return None,
+            Passing::Drops(by) => ("drops", by, Code::ForeignDrop),
+            Passing::Rejects(by) => ("rejects", by, Code::ForeignDrop),
+            Passing::May(by) => ("may drop", by, Code::ForeignDropPossible),
+            Passing::MayTranslate(by) => ("may translate", by, Code::ForeignTranslationPossible),
+            Passing::Untracked(by) => ("does not track", by, Code::Untracked),
+        };
+        let mut text = format!("another program {does} {what}: {by}");
+        if code == Code::Untracked {
+            text += "; no rule translates an untracked packet, and it goes to the address itself";
+        }
+        Some(Finding::new(code, text))
+    }
+}
 
 /// The base chains of other programs.
 pub(super) struct Others {
@@ -98,13 +134,13 @@ impl Others {
         Ok(passage.end())
     }
 
-    /// Judges the chains that the packet meets behind the translation to an endpoint, on that way.
-    /// `mark` are the bits that shunt adds to the mark.
+    /// Judges the chains that the packet meets behind the translation to an endpoint: on the node itself, or
+    /// on its way to an interface. `mark` are the bits that shunt adds to the mark.
     pub(super) fn behind(
         &mut self,
         packet: &Packet,
         backend: Backend,
-        reach: &Reach,
+        (is_local, output): (bool, Option<&str>),
         mark: u32,
     ) -> Result<Passing, Error> {
         let is_own = packet.from_node;
@@ -114,11 +150,11 @@ impl Others {
         passage.packet.translated = true;
         passage.packet.mark.value |= mark;
         passage.own_mark = mark;
-        passage.packet.is_local = Some(reach.is_local);
+        passage.packet.is_local = Some(is_local);
         let first = if is_own { OUTPUT } else { PREROUTING };
         let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
-        passage.packet.output = reach.output.as_deref().map(Interface::named);
-        let rest: &[u32] = match (is_own, reach.is_local) {
+        passage.packet.output = output.map(Interface::named);
+        let rest: &[u32] = match (is_own, is_local) {
             // The loopback interface brings it back as a packet that arrives.
             (true, true) => &[POSTROUTING, PREROUTING, INPUT],
             (true, false) => &[POSTROUTING],

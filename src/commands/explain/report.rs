@@ -9,12 +9,16 @@ use shunt_core::explain::{
 };
 use shunt_core::model::Protocol;
 
-use super::facts::{Facts, Passing, Tracked};
+use super::Probe;
+use super::facts::{Facts, Tracked};
 use super::judge::{INTERFACE, Judgement, Verdict};
+use super::others::Passing;
 use super::probe::Outcome;
-use super::{Probe, text};
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
+
+/// The maximum number of endpoints in the first line.
+const MAX_NAMES: usize = 4;
 
 /// The explanation of one packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -282,11 +286,54 @@ impl ServiceExplanation {
     /// Judges by the worst verdict of the frontends, and sums each up.
     pub(super) fn judge(&mut self) {
         for frontend in &mut self.frontends {
-            frontend.summary = text::summary(frontend);
+            frontend.summary = summary(frontend);
         }
         let is_partial = self.findings.iter().any(|finding| finding.code == Code::NotExplained);
         let verdicts = self.frontends.iter().map(|frontend| frontend.verdict);
         let worst = verdicts.chain(is_partial.then_some(Verdict::Unknown)).max();
         self.verdict = worst.unwrap_or(Verdict::NotAService);
     }
+}
+
+/// Returns the verdict and its main reason as a sentence.
+fn summary(explanation: &Explanation) -> String {
+    let reason = explanation.findings.first().map(|finding| finding.text.as_str());
+    match (explanation.verdict, reason) {
+        (Verdict::Delivered, reason) => {
+            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.view.used);
+            let names: Vec<String> = used.map(tested).collect();
+            let to = match &names[..] {
+                [only] => format!("to the only endpoint {only}"),
+                all => {
+                    let more = if all.len() > MAX_NAMES { ", …" } else { "" };
+                    let names = all[..all.len().min(MAX_NAMES)].join(", ");
+                    format!("to one of {} endpoints: {names}{more}", all.len())
+                }
+            };
+            match reason {
+                Some(reason) => format!("{to}; {reason}"),
+                None => to,
+            }
+        }
+        (Verdict::Unknown | Verdict::Partial, Some(reason)) => {
+            let fates: Vec<_> = explanation.endpoints.iter().filter_map(|it| it.verdict).collect();
+            let reached = fates.iter().filter(|fate| **fate == Verdict::Delivered).count();
+            let all = fates.len();
+            if reached == 0 || reached == all {
+                reason.to_owned()
+            } else {
+                format!("{reached} of {all} endpoints can be reached; {reason}")
+            }
+        }
+        (Verdict::NotAService, None) => "this destination belongs to no Service".to_owned(),
+        (_, Some(reason)) => reason.to_owned(),
+        (_, None) => "no reason is known".to_owned(),
+    }
+}
+
+/// Returns the name of an endpoint, and whether anything shows that it answers.
+fn tested(endpoint: &EndpointReport) -> String {
+    let has_answered = endpoint.answered.is_some_and(|count| count > 0);
+    let is_tested = has_answered || endpoint.probe.is_some();
+    format!("{}{}", endpoint.view, if is_tested { "" } else { " (not tested)" })
 }

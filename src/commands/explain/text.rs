@@ -14,52 +14,6 @@ use crate::serve::escape;
 /// The maximum number of endpoints in the text; JSON has all.
 const MAX_ENDPOINTS: usize = 20;
 
-/// The maximum number of endpoints in the first line.
-const MAX_NAMES: usize = 4;
-
-/// Returns the verdict and its main reason as a sentence.
-pub(super) fn summary(explanation: &Explanation) -> String {
-    let reason = explanation.findings.first().map(|finding| finding.text.as_str());
-    match (explanation.verdict, reason) {
-        (Verdict::Delivered, reason) => {
-            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.view.used);
-            let names: Vec<String> = used.map(tested).collect();
-            let to = match &names[..] {
-                [only] => format!("to the only endpoint {only}"),
-                all => {
-                    let more = if all.len() > MAX_NAMES { ", …" } else { "" };
-                    let names = all[..all.len().min(MAX_NAMES)].join(", ");
-                    format!("to one of {} endpoints: {names}{more}", all.len())
-                }
-            };
-            match reason {
-                Some(reason) => format!("{to}; {reason}"),
-                None => to,
-            }
-        }
-        (Verdict::Unknown | Verdict::Partial, Some(reason)) => {
-            let fates: Vec<_> = explanation.endpoints.iter().filter_map(|it| it.verdict).collect();
-            let reached = fates.iter().filter(|fate| **fate == Verdict::Delivered).count();
-            let all = fates.len();
-            if reached == 0 || reached == all {
-                reason.to_owned()
-            } else {
-                format!("{reached} of {all} endpoints can be reached; {reason}")
-            }
-        }
-        (Verdict::NotAService, None) => "this destination belongs to no Service".to_owned(),
-        (_, Some(reason)) => reason.to_owned(),
-        (_, None) => "no reason is known".to_owned(),
-    }
-}
-
-/// Returns the name of an endpoint, and whether anything shows that it answers.
-fn tested(endpoint: &EndpointReport) -> String {
-    let has_answered = endpoint.answered.is_some_and(|count| count > 0);
-    let is_tested = has_answered || endpoint.probe.is_some();
-    format!("{}{}", endpoint.view, if is_tested { "" } else { " (not tested)" })
-}
-
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

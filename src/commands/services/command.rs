@@ -12,9 +12,9 @@ use shunt_core::plan::{Desired, FrontendKey};
 
 use super::{Frontend, Kernel, Picture, Selected, differing, picture, picture_of_kernel};
 use crate::agent::{Failure, logging, netns};
-use crate::commands::args::{Format, Services as Arguments};
+use crate::commands::args::{Format, Services as Arguments, service_port};
 use crate::commands::explain::Subject;
-use crate::commands::objects::{service_port, settled};
+use crate::commands::objects::settled;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::query::{NoAnswer, Objects, Selection, ask_objects};

@@ -7,7 +7,6 @@
 
 mod agent_state;
 mod text;
-mod time;
 mod unserved;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,9 +23,9 @@ use crate::serve::loopback::LoopbackReport;
 use crate::serve::unbound_ports::UnboundPort;
 use crate::taken_ports;
 
+pub use super::time::{Time, now, passed};
 pub use agent_state::AgentState;
 pub(crate) use text::span;
-pub use time::{Time, now, passed};
 pub use unserved::{Lacking, Unserved};
 
 /// A report of the agent about itself.

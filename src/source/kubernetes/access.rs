@@ -7,6 +7,7 @@ use kube::Config;
 use kube::client::ConfigExt;
 use kube::config::InClusterError;
 
+use super::kubeconfig::Prepared;
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
 use super::{ContentType, Dialer, kubeconfig};
@@ -57,14 +58,6 @@ impl From<kube::Error> for AccessError {
             _ => "check the certificates, the keys and the token".to_owned(),
         })
     }
-}
-
-/// The parts of a client, from the current content of the files.
-pub(super) struct Prepared {
-    pub(super) config: Config,
-    pub(super) token: Token,
-    /// The proxy on the way to the server.
-    pub(super) proxy: Option<Proxy>,
 }
 
 impl Access {

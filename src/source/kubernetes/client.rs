@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
-use super::access::Prepared;
 use super::dial::connector;
 use super::failure::innermost;
+use super::kubeconfig::Prepared;
 use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::{Access, AccessError, ContentType};

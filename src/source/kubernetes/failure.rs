@@ -1,11 +1,13 @@
-//! The failures of requests and watches, and their consequences.
+//! The failures of requests and watches, and their consequences. The numbers of fields are those of
+//! `generated.proto` in `k8s.io/apimachinery`.
 
 use std::error::Error;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use prost::Message;
+use serde::Deserialize;
 
-use super::messages::Status;
 use crate::source::objects::Kind;
 
 /// Long enough for the API server's message about a missing permission.
@@ -41,6 +43,38 @@ pub enum Failure {
     Garbage(String),
     /// The server sent protobuf that cannot be decoded.
     Encoding(String),
+}
+
+/// `meta.v1.Status`: why a request failed.
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Status {
+    #[prost(string, tag = "3")]
+    pub(super) message: String,
+    #[prost(string, tag = "4")]
+    pub(super) reason: String,
+    #[prost(message, required, tag = "5")]
+    pub(super) details: StatusDetails,
+    #[prost(int32, tag = "6")]
+    pub(super) code: i32,
+}
+
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct StatusDetails {
+    #[prost(message, repeated, tag = "4")]
+    pub(super) causes: Vec<StatusCause>,
+    #[prost(int32, tag = "5")]
+    pub(super) retry_after_seconds: i32,
+}
+
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub(super) struct StatusCause {
+    #[prost(string, tag = "1")]
+    pub(super) reason: String,
+    #[prost(string, tag = "2")]
+    pub(super) message: String,
 }
 
 impl Failure {

@@ -12,13 +12,20 @@ use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 
-use super::access::Prepared;
 use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
 use crate::source::spanned_yaml::{
     Diagnostic, Document, FieldPath, Severity, parse_leniently, typed,
 };
+
+/// The parts of a client, from the current content of the files.
+pub(super) struct Prepared {
+    pub(super) config: Config,
+    pub(super) token: Token,
+    /// The proxy on the way to the server.
+    pub(super) proxy: Option<Proxy>,
+}
 
 /// The fields of a user that name programs.
 const PROGRAMS: [&str; 2] = ["exec", "auth-provider"];

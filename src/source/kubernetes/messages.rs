@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::body::Received;
 use super::content_type::ContentType;
-use super::failure::Failure;
+use super::failure::{Failure, Status};
 use crate::source::objects::Encoded;
 use crate::source::spanned_yaml::excerpt;
 
@@ -54,38 +54,6 @@ struct WatchLine<'a> {
     type_: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
-}
-
-/// `meta.v1.Status`: why a request failed.
-#[derive(Deserialize, Message)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Status {
-    #[prost(string, tag = "3")]
-    pub(super) message: String,
-    #[prost(string, tag = "4")]
-    pub(super) reason: String,
-    #[prost(message, required, tag = "5")]
-    pub(super) details: StatusDetails,
-    #[prost(int32, tag = "6")]
-    pub(super) code: i32,
-}
-
-#[derive(Deserialize, Message)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct StatusDetails {
-    #[prost(message, repeated, tag = "4")]
-    pub(super) causes: Vec<StatusCause>,
-    #[prost(int32, tag = "5")]
-    pub(super) retry_after_seconds: i32,
-}
-
-#[derive(Deserialize, Message)]
-#[serde(default)]
-pub(super) struct StatusCause {
-    #[prost(string, tag = "1")]
-    pub(super) reason: String,
-    #[prost(string, tag = "2")]
-    pub(super) message: String,
 }
 
 impl Encoded<'_> {

@@ -9,6 +9,7 @@
 mod address;
 mod diagnostic;
 mod document;
+mod parse;
 mod path;
 mod reader;
 mod scalar;
@@ -19,6 +20,7 @@ pub mod tests;
 
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use diagnostic::{Diagnostic, Severity, excerpt};
-pub use document::{Document, SyntaxError, describe, documents, parse, parse_leniently};
+pub use document::{Document, SyntaxError, describe};
+pub use parse::{documents, parse, parse_leniently};
 pub use path::FieldPath;
-pub use typed::{TypeError, typed, typed_reporting_unknown};
+pub use typed::{TypeError, typed};

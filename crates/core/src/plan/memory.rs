@@ -4,7 +4,7 @@
 //! The chain [`ChainName::Node`](super::ChainName::Node) has a rule for each fact, as its comment.
 //! No packet comes there.
 
-use super::ruleset::because;
+use super::rule::because;
 use super::{NodeContext, Rule, Statement};
 use crate::model::{Change, Node, ObjectName};
 

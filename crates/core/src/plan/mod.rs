@@ -20,6 +20,7 @@ mod loopback;
 mod memory;
 mod node_context;
 mod options;
+mod rule;
 mod ruleset;
 mod service;
 mod slots;
@@ -39,10 +40,8 @@ pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
 pub use memory::recall;
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
-pub use ruleset::{
-    BaseHook, Chain, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
-    TcpFlags, base_chains, on_demand_chain,
-};
+pub use rule::{BaseHook, Chain, Is, Rule, Statement, TcpFlags};
+pub use ruleset::{GONE_ENDPOINTS, HASH_SEED, LAYOUT_COMMENT, TABLE, base_chains, on_demand_chain};
 pub use service::{HealthCheck, ServicePlan, Unserved, label, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
 pub use text::{base_text, element_text, render};

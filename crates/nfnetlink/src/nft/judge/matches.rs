@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::packet::{Interface, State, Tracking, View, addresses, has_ports, octets};
 use super::registers::{Bits, Registers};
+use super::step::{Step, untrack};
 use super::truth::Truth;
 use super::xt;
 use crate::Family;
@@ -13,42 +14,10 @@ use crate::nft::uapi::{
     NFT_OBJECT_COUNTER, NFT_OBJECT_CT_EXPECT, NFT_OBJECT_CT_HELPER, NFT_OBJECT_CT_TIMEOUT,
     NFT_OBJECT_SECMARK, NFT_OBJECT_SYNPROXY, NFT_OBJECT_TUNNEL,
 };
-use crate::nft::{Bitwise, Comparison, Expr, Register, Verdict};
+use crate::nft::{Bitwise, Comparison, Expr, Register};
 
 /// The size of an interface's name in a register (`IFNAMSIZ`).
 const NAME: usize = libc::IFNAMSIZ;
-
-/// What an expression does with a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The next expression follows, if this is not [`Truth::No`]. If it is [`Truth::Unknown`], the
-    /// next rule may follow instead, for the reason of the evaluation.
-    Match(Truth),
-    /// A verdict ends the rule.
-    Verdict(Verdict),
-    /// Drops the packet, by this statement.
-    Drop(String),
-    /// Translates an address by this statement, and accepts the packet.
-    Translate(String),
-    /// Changes something that the connection tracking or NAT of later chains needs, by this
-    /// statement. The next expression follows or, if this is unknown, perhaps the next rule.
-    Divert(String, Truth),
-    /// Anything may happen to the packet after this statement, for this reason.
-    Anything { what: String, why: &'static str },
-    /// A set has the answer.
-    Lookup,
-}
-
-impl Step {
-    /// The next expression follows.
-    pub(super) const NEXT: Step = Step::Match(Truth::Yes);
-
-    /// Another program or device decides.
-    fn hands_over(what: &str) -> Step {
-        let why = "it hands the packet over to another program or device";
-        Step::Anything { what: what.to_owned(), why }
-    }
-}
 
 /// The state of a packet within a rule.
 #[derive(Debug, Clone)]
@@ -417,16 +386,6 @@ fn set_payload(base: i32, offset: usize, bits: &Bits, view: &View<'_>, state: &m
         _ => {}
     }
     Step::NEXT
-}
-
-/// Excludes a packet from connection tracking, unless it is tracked already.
-pub(super) fn untrack(state: &mut State) -> Step {
-    match state.tracking {
-        Tracking::Tracked | Tracking::Untracked => return Step::NEXT,
-        Tracking::Before => state.tracking = Tracking::Untracked,
-        Tracking::Unknown => {}
-    }
-    Step::Divert("notrack".to_owned(), Truth::Yes)
 }
 
 /// Returns the name of an interface, padded with zeros.

@@ -9,6 +9,7 @@ mod matches;
 mod packet;
 mod read;
 mod registers;
+mod step;
 mod truth;
 mod walk;
 mod xt;

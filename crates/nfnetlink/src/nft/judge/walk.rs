@@ -6,9 +6,10 @@
 
 use std::rc::Rc;
 
-use super::matches::{Evaluation, Step};
+use super::matches::Evaluation;
 use super::packet::{Mark, State, Tracking, View};
 use super::registers::Bits;
+use super::step::Step;
 use super::truth::Truth;
 use super::{Judgement, Passing, Place};
 use crate::attr::Attrs;

@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use super::matches::{Step, untrack};
 use super::packet::{State, Tracking, View, addresses, has_ports, octets};
 use super::registers::Bits;
+use super::step::{Step, untrack};
 use super::truth::Truth;
 use crate::nft::Extension;
 use crate::nft::Verdict;
