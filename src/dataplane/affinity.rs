@@ -171,12 +171,6 @@ impl Sweep {
         Some(Running { family, narrowed, stage: Stage::Start, stale: Vec::new(), refused: 0 })
     }
 
-    /// Returns true if a sweep is due, now or later.
-    pub(super) fn has_work(&self) -> bool {
-        let waits = !self.waiting.families.is_empty() || !self.next_looks.is_empty();
-        waits || self.running.is_some()
-    }
-
     /// Returns the time of the next step; `None` without a sweep.
     pub(super) fn next_step(&self, now: Instant) -> Option<Instant> {
         if self.running.is_some() || !self.waiting.families.is_empty() {

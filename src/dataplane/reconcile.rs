@@ -249,8 +249,7 @@ impl Dataplane {
     /// Returns a snapshot. Call it after a successful sync, before the application of other changes.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let (current, is_sweeping) = (self.state.current(), self.sweep.has_work());
-        Snapshot::of(&self.store, &self.desired, current, &self.quarantine, is_sweeping)
+        Snapshot::of(&self.store, &self.desired, self.state.current(), &self.quarantine)
     }
 
     /// Returns the time of the next retry of a refused frontend.

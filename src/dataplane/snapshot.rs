@@ -32,8 +32,6 @@ pub struct Snapshot {
     pub elements: [[usize; Set::ALL.len()]; 2],
     /// The number of gone endpoints in the kernel, by family: connections to them are reset.
     pub gone_endpoints: [usize; 2],
-    /// A sweep of stale affinity entries is in progress or due.
-    pub is_sweeping: bool,
     /// The node context of the plan; `None` before the first plan.
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services: the same value until one changes.
@@ -87,7 +85,6 @@ impl Snapshot {
         desired: &Desired,
         current: Option<&Current>,
         quarantine: &Quarantine,
-        is_sweeping: bool,
     ) -> Snapshot {
         let counts = Family::ALL
             .map(|family| current.map_or(Counts::default(), |known| *known.record.counts(family)));
@@ -101,7 +98,6 @@ impl Snapshot {
             elements: counts.map(|counts| counts.elements),
             gone_endpoints: Family::ALL
                 .map(|family| current.map_or(0, |known| known.record.gone(family).len())),
-            is_sweeping,
             node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().clone(),
             unserved: desired.unserved(),
