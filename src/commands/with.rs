@@ -76,6 +76,7 @@ impl Server<'_> {
             "LoadBalancer" => spec.allocate_load_balancer_node_ports != Some(false),
             _ => true,
         };
+        let named: Vec<i64> = spec.ports.iter().map(|port| port.node_port).collect();
         for port in spec.ports.iter_mut().filter(|port| port.node_port == 0 && opens_node_ports) {
             let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
             let same = now.into_iter().flat_map(|now| &now.ports).find(|it| {
@@ -83,7 +84,7 @@ impl Server<'_> {
                     && protocol.eq_ignore_ascii_case(&it.protocol.to_string())
             });
             let same = same.and_then(|it| it.node_port);
-            port.node_port = same.or_else(|| self.node_port()).map_or(0, i64::from);
+            port.node_port = same.or_else(|| self.node_port(&named)).map_or(0, i64::from);
         }
         let Some(now) = now else { return };
         let created = now.created.map(|seconds| Time { seconds });
@@ -115,13 +116,16 @@ impl Server<'_> {
         Some(address)
     }
 
-    /// Returns a port of the default range that no Service has.
-    fn node_port(&mut self) -> Option<u16> {
+    /// Returns a port of the default range that no Service has, nor this one elsewhere.
+    fn node_port(&mut self, named: &[i64]) -> Option<u16> {
         let taken = |port: &u16| {
             let services = self.store.services();
             services.flat_map(|service| &service.ports).any(|it| it.node_port == Some(*port))
         };
-        let is_free = |port: &u16| !self.examples.node_ports.contains(port) && !taken(port);
+        let is_free = |port: &u16| {
+            let examples = &self.examples.node_ports;
+            !examples.contains(port) && !named.contains(&(*port).into()) && !taken(port)
+        };
         let port = (30_000..=32_767).find(is_free)?;
         self.examples.node_ports.push(port);
         Some(port)
