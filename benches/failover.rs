@@ -14,12 +14,9 @@ use serde_json::Value as Json;
 use shunt_fake_apiserver::Kind;
 use shunt_testbed::{Echo, Host};
 
-use crate::Size;
-use crate::beside::{Cluster, Running, Site, Subject, assets};
-use crate::cluster::median;
-use crate::memory::post;
-use crate::objects;
+use crate::beside::{Cluster, Running, Site, Subject, assets, post};
 use crate::table::{Figure, Table, Value};
+use crate::{Size, median, objects};
 
 const SIZES: [Size; 1] = [(100, 3)];
 const REPETITIONS: usize = 5;
@@ -88,9 +85,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
         row(what, &|samples| Value::time(median(samples.iter().map(time).collect())));
     }
     row("connections that failed, of 20 a second", &|samples| {
-        let mut counts: Vec<u64> = samples.iter().map(|sample| sample.failed).collect();
-        counts.sort_unstable();
-        Value::count(counts.get(counts.len() / 2).copied().unwrap_or_default())
+        Value::count(median(samples.iter().map(|sample| sample.failed).collect()))
     });
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Everything that is measured, in one run and one table: the agent beside what cannot be avoided.
+//! Everything that is measured, in one run and one table: the agent beside kube-proxy.
 //!
 //! `cargo xtask bench`, or `cargo bench`; then sections and sizes as arguments, as in
-//! `cargo xtask bench -- cold change 1000x10`, and `--write-json FILE` for all figures with their units. Needs root: a user namespace may not raise a
+//! `cargo xtask bench -- beside 1000x10`, and `--write-json FILE` for all figures with their units. Needs root: a user namespace may not raise a
 //! socket's buffer far enough for the larger sizes. Every figure is a median of `n` measurements unless
 //! it says otherwise; compare the ratios, machines are noisy.
 
@@ -13,13 +13,8 @@
 )]
 
 mod beside;
-mod change;
-mod cluster;
-mod cold;
 mod failover;
 mod figure;
-mod fleet;
-mod memory;
 mod objects;
 mod path;
 mod process;
@@ -36,17 +31,19 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 9] = [
-    ("cold", cold::measure),
-    ("change", change::measure),
-    ("memory", memory::measure),
+const SECTIONS: [(&str, Measure); 5] = [
     ("beside", beside::measure),
     ("shape", beside::shape::measure),
     ("churn", beside::churn::measure),
-    ("fleet", fleet::measure),
     ("path", path::measure),
     ("failover", failover::measure),
 ];
+
+/// The middle one.
+fn median<T: Copy + Default + Ord>(mut figures: Vec<T>) -> T {
+    figures.sort_unstable();
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
 
 fn main() {
     let mut sizes: Vec<Size> = Vec::new();

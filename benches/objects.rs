@@ -6,11 +6,6 @@ use serde_json::{Value, json};
 
 const CREATED: &str = "2026-01-02T03:04:05Z";
 
-/// The node that the agent is on: it is not ready without.
-pub(crate) fn node() -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}})
-}
-
 /// The n-th Service.
 pub(crate) fn service(n: u32) -> Value {
     let ip = Ipv4Addr::from(0x0a60_0100 + n).to_string();

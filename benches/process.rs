@@ -10,8 +10,6 @@ use anyhow::{Context, Result};
 pub(crate) struct Memory {
     /// `VmRSS`.
     pub(crate) resident: u64,
-    /// `RssFile`, a part of `VmRSS`.
-    pub(crate) of_files: u64,
     /// `VmHWM`: the largest `VmRSS` so far.
     pub(crate) peak: u64,
 }
@@ -24,7 +22,7 @@ pub(crate) fn memory(pid: i32) -> Result<Memory> {
         let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
         kib.map(|kib| kib * 1024).with_context(|| format!("no {name} of process {pid}"))
     };
-    Ok(Memory { resident: field("VmRSS")?, of_files: field("RssFile")?, peak: field("VmHWM")? })
+    Ok(Memory { resident: field("VmRSS")?, peak: field("VmHWM")? })
 }
 
 /// How long a process and all its children, also those that ended, have been on a processor. Of

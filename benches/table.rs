@@ -78,18 +78,12 @@ impl Table {
     /// Records how long a section took.
     pub(crate) fn record_duration(&mut self, section: &str, took: Duration) {
         self.begin_section(DURATIONS);
-        self.of(1).time(section, (0, 0), took);
+        self.figures(section, (0, 0), &[Figure::new(SHUNT, Value::time(took), 1)]);
     }
 
     /// Deletes the figures of the present section, which failed.
     pub(crate) fn forget_section(&mut self) {
         self.rows.retain(|row| row.section != self.section);
-    }
-
-    /// Returns what adds rows whose figures were measured so often. A median, a percentile or the
-    /// worst is of that many.
-    pub(crate) fn of(&mut self, n: usize) -> Repeated<'_> {
-        Repeated { table: self, n }
     }
 
     /// Adds figures of the same thing, that of shunt first.
@@ -121,41 +115,5 @@ impl Table {
     /// All figures, for programs.
     pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
-    }
-}
-
-/// Adds rows whose figures were measured equally often.
-pub(crate) struct Repeated<'a> {
-    table: &'a mut Table,
-    n: usize,
-}
-
-impl Repeated<'_> {
-    /// Adds our time beside another one.
-    pub(crate) fn times(
-        self,
-        what: &str,
-        size: Size,
-        ours: Duration,
-        beside: &str,
-        other: Duration,
-    ) {
-        self.beside(what, size, Value::time(ours), beside, Value::time(other));
-    }
-
-    /// Adds our time, which there is nothing to compare with.
-    pub(crate) fn time(self, what: &str, size: Size, ours: Duration) {
-        self.value(what, size, Value::time(ours));
-    }
-
-    /// Adds our figure beside another one.
-    pub(crate) fn beside(self, what: &str, size: Size, ours: Value, beside: &str, other: Value) {
-        let figures = [Figure::new(SHUNT, ours, self.n), Figure::new(beside, other, self.n)];
-        self.table.figures(what, size, &figures);
-    }
-
-    /// Adds our figure, which there is nothing to compare with.
-    pub(crate) fn value(self, what: &str, size: Size, ours: Value) {
-        self.table.figures(what, size, &[Figure::new(SHUNT, ours, self.n)]);
     }
 }

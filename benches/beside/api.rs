@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use anyhow::{Result, ensure};
 use hyper::Method;
@@ -10,8 +11,10 @@ use serde_json::{Value, json};
 use shunt_fake_apiserver::{Client, Connection, Key, Kind, Kubernetes};
 
 use crate::Size;
-use crate::memory::{fill, post};
-use crate::objects::{http_service, http_slice};
+use crate::objects::{self, http_service, http_slice};
+
+/// Connections at a time while a server is filled.
+const WRITERS: u32 = 16;
 
 /// The addresses of pods: those of the testbed and those of the usual slices.
 pub(crate) const CLUSTER_CIDR: &str = "10.244.0.0/14";
@@ -124,5 +127,42 @@ pub(crate) fn replace(connection: &mut Connection<'_>, object: &Value) -> Result
     let key = Key::of(object)?;
     let reply = connection.call(Method::PUT, &key.path(), Some(object))?;
     ensure!(reply.status == 200, "{key} cannot be replaced: {reply:?}");
+    Ok(())
+}
+
+/// Makes all objects.
+pub(crate) fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
+    write_all(admin, services, |n| vec![objects::service(n), objects::slice(n, endpoints)])
+}
+
+/// Makes the objects of all numbers below a number, over several connections.
+pub(crate) fn write_all(
+    admin: &Client,
+    numbers: u32,
+    objects: impl Fn(u32) -> Vec<Value> + Sync,
+) -> Result<()> {
+    let objects = &objects;
+    thread::scope(|scope| {
+        let write = |first: u32| -> Result<()> {
+            let mut connection = admin.connection()?;
+            for object in (first..numbers).step_by(WRITERS as usize).flat_map(objects) {
+                let key = Key::of(&object)?;
+                let reply = connection.call(Method::POST, &key.collection(), Some(&object))?;
+                ensure!(reply.status == 201, "{key} is not taken: {reply:?}");
+            }
+            Ok(())
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|first| scope.spawn(move || write(first))).collect();
+        writers.into_iter().try_for_each(|writer| {
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
+}
+
+/// Makes an object that is not there yet.
+pub(crate) fn post(admin: &Client, kind: Kind, object: &Value) -> Result<()> {
+    let key = Key::new(kind, object["metadata"]["name"].as_str().unwrap_or_default());
+    let reply = admin.call(Method::POST, &key.collection(), Some(object))?;
+    ensure!(reply.status == 201, "{key} is not taken: {reply:?}");
     Ok(())
 }

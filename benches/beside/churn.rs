@@ -28,7 +28,7 @@ const WRITERS: u32 = 4;
 /// The longest pause of a witness between two of its changes.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);
 
-pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &SIZES[..] } else { sizes } {
@@ -119,7 +119,7 @@ fn replace_pods(cluster: &Cluster, first: u32, writer: u32, started: Instant) ->
 }
 
 /// The slice that changes with a replacement: Services come in turns, and so do their endpoints.
-pub(crate) fn slice_after((services, endpoints): Size, replacement: u32) -> Json {
+fn slice_after((services, endpoints): Size, replacement: u32) -> Json {
     let (n, round) = (replacement % services, replacement / services);
     let mut slice = objects::slice(n, endpoints);
     for e in 0..endpoints {

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
-pub(crate) use self::api::{CLUSTER_CIDR, Cluster, Marker, SERVING_POD, replace};
+pub(crate) use self::api::{CLUSTER_CIDR, Cluster, Marker, SERVING_POD, fill, post};
+use self::api::{replace, write_all};
 pub(crate) use self::site::{Running, Site, Subject};
-use crate::Size;
-use crate::cluster::median;
 use crate::process::{cpu_time, memory, share};
 use crate::table::{Figure, Table, Value};
+use crate::{Size, median};
 
 /// Mode iptables ends at the smaller size only.
 const SIZES: [Size; 2] = [(1_000, 10), (10_000, 10)];
@@ -71,7 +71,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
         compare(table, what, cluster.size, &all, pick);
     };
     let time = |times: &[Duration]| (Value::time(median(times.to_vec())), times.len());
-    let bytes = |bytes: &[u64]| (Value::bytes(middle(bytes)), bytes.len());
+    let bytes = |bytes: &[u64]| (Value::bytes(median(bytes.to_vec())), bytes.len());
     row("cold start: process to packets", &|figures| time(&figures.cold));
     row("cold start: processor time", &|figures| time(&figures.processor));
     row("restart over its rules, a change meanwhile", &|figures| time(&figures.restarts));
@@ -96,13 +96,6 @@ fn compare<F>(
         (n > 0).then(|| Figure::new(subject.name(), value, n))
     };
     table.figures(what, size, &all.iter().filter_map(figure).collect::<Vec<_>>());
-}
-
-/// The median.
-fn middle(figures: &[u64]) -> u64 {
-    let mut figures = figures.to_vec();
-    figures.sort_unstable();
-    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 /// How often something is measured at the most: what takes kube-proxy seconds takes shunt

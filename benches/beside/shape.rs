@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Cluster, Marker, Site, Subject, assets, middle};
-use crate::cluster::median;
-use crate::memory::write_all;
+use super::{Cluster, Marker, Site, Subject, assets, write_all};
 use crate::process::memory;
 use crate::table::{Figure, Table, Value};
-use crate::{Size, objects};
+use crate::{Size, median, objects};
 
 const SIZES: [Size; 1] = [(5_000, 50)];
 /// Two more Services, and endpoints of each.
@@ -65,10 +63,10 @@ fn measure_all(table: &mut Table, assets: &Path, size: Size) -> Result<()> {
         } else {
             Figure::new(name, Value::time(median(times)), runs)
         });
-        largest.push(Figure::new(name, Value::bytes(middle(&peaks)), runs));
+        largest.push(Figure::new(name, Value::bytes(median(peaks)), runs));
         if subject == Subject::Shunt {
-            let settled = Value::bytes(middle(&settled));
-            table.of(runs).value("memory when settled", size, settled);
+            let settled = Value::bytes(median(settled));
+            table.figures("memory when settled", size, &[Figure::new(name, settled, runs)]);
         }
     }
     table.figures("cold start: process to packets", size, &starts);

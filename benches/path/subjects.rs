@@ -15,8 +15,7 @@ use super::flows::{
     wait_until_answered,
 };
 use super::{MEASURED, Round, Size};
-use crate::beside::{self, CLUSTER_CIDR, Cluster, SERVING_POD, Site};
-use crate::memory::{fill, post};
+use crate::beside::{self, CLUSTER_CIDR, Cluster, SERVING_POD, Site, fill, post};
 use crate::objects;
 
 /// New connections of each sort in a round.

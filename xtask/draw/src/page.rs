@@ -15,10 +15,6 @@ const END: &str = "<!-- end of figures -->";
 /// The content of a part whose section no run had.
 const NOTHING: &str = "Not measured yet.";
 
-/// Sections without a table on a page: the page sums fleets up in a sentence, and the others compare shunt
-/// with the kernel's own time, for people who change the code.
-#[cfg(test)]
-pub(crate) const NOT_ON_PAGES: [&str; 4] = ["cold", "change", "memory", "fleet"];
 /// The section of which the page has the medians of the largest size only.
 const LARGEST_ONLY: &str = "path";
 

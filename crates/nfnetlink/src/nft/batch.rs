@@ -311,18 +311,6 @@ impl FinishedBatch {
         self.messages
     }
 
-    /// Returns the same transaction for another generation, to replay it on another kernel.
-    #[must_use]
-    pub fn with_generation(&self, generation: u32) -> FinishedBatch {
-        let mut buffer = self.buffer.clone();
-        // The generation is the only attribute of the first message, and its last four bytes.
-        let end = self.starts.get(1).copied().unwrap_or_default();
-        if self.message(0).is_some_and(|begin| begin.attrs().next().is_some()) {
-            buffer[end - 4..end].copy_from_slice(&generation.to_be_bytes());
-        }
-        FinishedBatch { buffer, starts: self.starts.clone(), messages: self.messages }
-    }
-
     /// Describes the kernel's refusal of the message with this sequence number (the first has 1).
     /// `offset` is the offset of the offending attribute, if the kernel reported one.
     #[must_use]

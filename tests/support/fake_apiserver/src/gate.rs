@@ -4,7 +4,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -14,8 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::runtime::Runtime;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes connections to the server behind a gate, for a client whose connection it may use first.
 type Connect = Arc<dyn Fn(&std::net::TcpStream) -> io::Result<std::net::TcpStream> + Send + Sync>;
@@ -112,13 +109,6 @@ impl Gate {
     /// How many connections it has taken so far.
     pub fn accepted(&self) -> usize {
         self.state.borrow().accepted
-    }
-
-    /// Waits until it has taken this many connections.
-    pub fn wait_for_accepted(&self, count: usize) -> Result<()> {
-        let mut state = self.state.subscribe();
-        let enough = async { state.wait_for(|state| state.accepted >= count).await.map(drop) };
-        self.runtime.wait(PATIENCE, enough).with_context(|| format!("not {count} connections"))
     }
 
     fn listen(&self, listener: std::net::TcpListener) -> Result<()> {

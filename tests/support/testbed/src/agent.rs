@@ -144,11 +144,6 @@ impl Agent {
         self.wait_for_answer(HEALTH_PORT, "/healthz", is_ready).context("the agent is not ready")
     }
 
-    /// The status code of an HTTP GET on the agent's health port, asked from its node.
-    pub fn http_status(&self, path: &str) -> Result<u16> {
-        Ok(self.http_get(HEALTH_PORT, path)?.status)
-    }
-
     /// The answer to an HTTP GET on a port of the agent, asked from its node.
     pub fn http_get(&self, port: u16, path: &str) -> Result<HttpAnswer> {
         http_get(&self.node, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path)

@@ -198,17 +198,4 @@ impl Standin {
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.borrow().clone()
     }
-
-    /// Waits until the requests are as `is_so` wants them.
-    pub fn wait_until(&self, is_so: impl Fn(&[Request]) -> bool) -> Result<()> {
-        let mut requests = self.shared.requests.subscribe();
-        let so = async { requests.wait_for(|requests| is_so(requests)).await.map(drop) };
-        let waited = self.runtime.wait(PATIENCE, so);
-        waited.with_context(|| format!("not so with {:#?}", self.requests()))
-    }
-
-    /// Waits until at least `count` requests, from the start, are of this sort.
-    pub fn wait_for_requests(&self, count: usize, sort: impl Fn(&Request) -> bool) -> Result<()> {
-        self.wait_until(|requests| requests.iter().filter(|request| sort(request)).count() >= count)
-    }
 }
