@@ -26,11 +26,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 use serde::Serialize;
 
 use self::args::Format;
-use crate::agent::args::normalized;
 use crate::agent::{Failure, logging};
 use crate::serve::escape;
 
@@ -43,7 +41,7 @@ const PROBLEMS: u8 = 1;
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = args::Arguments::parse_from(normalized(std::env::args_os()));
+    let arguments = args::Arguments::read(std::env::args_os());
     if !matches!(arguments.command, args::Command::Run(_)) {
         logging::tell_people();
     }

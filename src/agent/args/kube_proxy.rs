@@ -49,7 +49,12 @@ impl<const LOGGING: bool> GivenFlags<LOGGING> {
 
 impl<const LOGGING: bool> Args for GivenFlags<LOGGING> {
     fn augment_args(command: Command) -> Command {
-        Self::all().fold(command, |command, flag| command.arg(argument(flag)))
+        let command = Self::all().fold(command, |command, flag| command.arg(argument(flag)));
+        if LOGGING {
+            command
+        } else {
+            command.after_help("--help=all also shows kube-proxy's flags")
+        }
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -103,12 +108,14 @@ fn argument(flag: &'static Flag) -> Arg {
         Some(reason) => argument
             .help(format!("{} No effect: {reason}", flag.help))
             .help_heading(IDLE)
-            .hide_short_help(true),
+            .hide_short_help(true)
+            .hide_long_help(true),
         None if flag.is_own() => argument.help(flag.help.trim_end_matches('.')),
         None => argument
             .help(flag.help.trim_end_matches('.'))
             .help_heading(HONOURED)
-            .hide_short_help(true),
+            .hide_short_help(true)
+            .hide_long_help(true),
     }
 }
 

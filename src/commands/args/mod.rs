@@ -8,13 +8,14 @@ mod meta;
 mod services;
 mod trace;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use shunt_core::model::ObjectName;
 
-use crate::agent::args::{Logging, Run, Settings, without_logging};
+use crate::agent::args::{Logging, Run, Settings, normalized, without_logging};
 use crate::agent::{logging, netns};
 use crate::config::parse_bool;
 use crate::serve::status::Time;
@@ -36,6 +37,20 @@ pub struct Arguments {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// Reads the command line, or prints what it asks for and exits. `--help` is without the flags of
+    /// kube-proxy, and `--help=all` with them.
+    pub(super) fn read(words: impl Iterator<Item = OsString>) -> Arguments {
+        let (mut words, mut command) = (normalized(words).collect::<Vec<_>>(), Self::command());
+        if let Some(all) = words.iter_mut().find(|word| *word == "--help=all") {
+            *all = "--help".into();
+            let shown = |flag: Arg| flag.hide_long_help(false);
+            command = command.mut_subcommands(|command| command.mut_args(shown));
+        }
+        Self::from_arg_matches(&command.get_matches_from(words)).unwrap_or_else(|it| it.exit())
+    }
 }
 
 /// The commands.
@@ -224,10 +239,7 @@ pub(super) fn service_port<'a>(
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::agent::args::normalized;
 
     #[test]
     fn the_definition_is_sound() {
