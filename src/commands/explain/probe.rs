@@ -25,6 +25,8 @@ use crate::commands::trace::{self, Tracer};
 
 /// How long the probe waits for an answer: the time of three SYNs.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
+/// When a client sends its SYN again (`TCP_TIMEOUT_INIT`, include/net/tcp.h).
+const REPETITION: Duration = Duration::from_secs(1);
 /// How long it waits for an answer to a datagram, which may need none.
 const UDP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a packet takes to its endpoint at most, as far as this node sees it.
@@ -107,7 +109,16 @@ impl Probe {
         };
         let outcome = attempt(&socket, protocol, to, is_repeated);
         let took = start.elapsed();
-        let Some(outcome) = outcome.context("cannot send the probe")? else { return Ok(None) };
+        let outcome = match outcome.context("cannot send the probe")? {
+            None => return Ok(None),
+            // The kernel may have chosen another endpoint for the repeated SYN.
+            Some(Outcome::Answered | Outcome::Refused(Errno::ECONNREFUSED))
+                if protocol == Protocol::Tcp && took >= REPETITION =>
+            {
+                Outcome::NoAnswer
+            }
+            Some(outcome) => outcome,
+        };
         let trace = tracer.report().map_err(traced)?;
         Ok(Some(Probe { client: own, outcome, trace, took }))
     }

@@ -185,7 +185,7 @@ impl<'a> Evaluation<'a> {
 
     /// Notes why something is not known.
     pub(super) fn doubt(&mut self, why: impl fmt::Display) {
-        self.unknown = Some(format!("{why} (rule {} of chain {})", self.rule, self.chain));
+        self.unknown = Some(format!("{why} (handle {} of chain {})", self.rule, self.chain));
     }
 
     /// Notes why an earlier rule may have changed the value.

@@ -522,11 +522,11 @@ mod tests {
         let rules = Rules::default().with("base", vec![vec![lookup(Wanted::Member), drops()]]);
         let (place, reason) = why(rules.judge());
         assert_eq!(place, "drop in the rule with handle 1 of chain base");
-        assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
+        assert_eq!(reason, "the set s cannot be decoded (handle 1 of chain base)");
         let (place, reason) =
             why(Rules::default().with("base", vec![vec![lookup(Wanted::Verdict)]]).judge());
         assert_eq!(place, "the map s in the rule with handle 1 of chain base");
-        assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
+        assert_eq!(reason, "the set s cannot be decoded (handle 1 of chain base)");
     }
 
     #[test]
@@ -538,7 +538,7 @@ mod tests {
             vec![Expr::Meta { to: FIRST, key: libc::NFT_META_MARK }, mark(), drops()],
         ];
         let rules = Rules::default().with("base", rules).with("empty", Vec::new());
-        assert_eq!(why(rules.judge()).1, "the mark is not known (rule 2 of chain base)");
+        assert_eq!(why(rules.judge()).1, "the mark is not known (handle 2 of chain base)");
         // The second rule has an open result because of the first.
         let set = Expr::SetMeta { from: FIRST, key: libc::NFT_META_MARK };
         let value = |mark: u32| Expr::Value { to: FIRST, bytes: mark.to_ne_bytes().to_vec() };
@@ -548,7 +548,7 @@ mod tests {
             vec![Expr::Meta { to: FIRST, key: libc::NFT_META_MARK }, mark(), drops()],
         ];
         let reason = why(Rules::default().with("base", rules).judge()).1;
-        assert_eq!(reason, "whether limit matches is not known (rule 2 of chain base)");
+        assert_eq!(reason, "whether limit matches is not known (handle 2 of chain base)");
     }
 
     /// Matches the mark 1.
