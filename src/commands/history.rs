@@ -273,12 +273,12 @@ impl fmt::Display for Line {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "changes since {} (earlier ones are unknown)", self.since)?;
+        writeln!(f, "changes since {:.3} (earlier ones are unknown)", self.since)?;
         let name = |line: &Line| line.service.clone().unwrap_or_else(|| "-".to_owned());
         let width = self.changes.iter().map(|line| name(line).chars().count()).max();
         for line in &self.changes {
             let text = format!(
-                "{}  {:<width$}  {}{}",
+                "{:.3}  {:<width$}  {}{}",
                 line.at,
                 name(line),
                 line.what,
