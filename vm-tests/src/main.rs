@@ -10,7 +10,6 @@
 
 mod ipvs;
 mod node;
-mod nodes;
 
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +22,7 @@ type Test = (&'static str, fn() -> Result<()>);
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let tests = match arguments.first().map(String::as_str) {
-        Some("bare") => [&node::TESTS[..], &nodes::TESTS, &ipvs::TESTS].concat(),
+        Some("bare") => [&node::TESTS[..], &ipvs::TESTS].concat(),
         Some("without-ipv6") => node::TESTS_WITHOUT_IPV6.to_vec(),
         Some("after-boot") => node::TESTS_AFTER_BOOT.to_vec(),
         _ => bail!("run this through `cargo xtask vm-test`"),

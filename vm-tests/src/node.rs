@@ -16,8 +16,10 @@ use shunt_testbed::{
 use crate::Test;
 
 /// What is done on a machine that has just been booted.
-pub(crate) const TESTS: [Test; 1] =
-    [("node::a_cold_start_loads_the_modules_and_writes_the_sysctls", cold_start)];
+pub(crate) const TESTS: [Test; 2] = [
+    ("node::a_cold_start_loads_the_modules_and_writes_the_sysctls", cold_start),
+    ("node::tables_have_owners_as_docs_kernels_md_says", owners),
+];
 
 /// What is done on one that was booted with `ipv6.disable=1`.
 pub(crate) const TESTS_WITHOUT_IPV6: [Test; 2] = [
@@ -83,6 +85,23 @@ fn cold_start() -> Result<()> {
     agent.stop()?;
     // A stopped agent leaves its rules, and a new one finds nothing to do about them.
     world.assert_answers((CLUSTER_IP, 80).into(), &world.agent()?)
+}
+
+/// The kernel lets nobody else modify the agent's tables from 6.9 on. Tables of `shunt trace` have an owner
+/// from 5.12 on.
+fn owners() -> Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    let (major, minor) = (numbers.next(), numbers.next());
+    let at_least = |least: (u32, u32)| (major, minor) >= (Some(least.0), Some(least.1));
+    let world = World::new(true)?;
+    let _agent = world.agent()?;
+    let node = &world.node;
+    let with_owner = node.nft("add table ip t { flags owner; }\n");
+    ensure!(with_owner.is_ok() == at_least((5, 12)), "an owner on {release}: {with_owner:?}");
+    let deleted = node.nft("delete table ip shunt\n");
+    ensure!(deleted.is_err() == at_least((6, 9)), "an owner that stays on {release}: {deleted:?}");
+    Ok(())
 }
 
 /// What kubeadm writes, and where it must be found on a machine of one processor.
