@@ -189,13 +189,11 @@ fn write_head(text: &mut String, service: &Service, now: Time) {
 }
 
 fn write_reasons(text: &mut String, service: &Service) {
-    let mut first = true;
+    let mut before = "\n";
     for frontend in service.frontends.iter().filter(|it| it.state != "ok") {
-        if std::mem::take(&mut first) {
-            text.push('\n');
-        }
-        let (state, reason) = (frontend.state, frontend.reason.as_deref().unwrap_or_default());
-        line(text, format_args!("{} {state}: {reason}", address(frontend)));
+        let Some(reason) = &frontend.reason else { continue };
+        text.push_str(std::mem::take(&mut before));
+        line(text, format_args!("{} {}: {reason}", address(frontend), frontend.state));
     }
 }
 
