@@ -47,7 +47,11 @@ mkdir -p "$all"/{etc,tmp,uploads,usr/bin,usr/sbin,usr/lib64}
 chmod 1777 "$all"/{tmp,uploads}
 put "$all" agnhost "$assets/agnhost"
 put "$all" usr/local/bin/kube-proxy "$assets/kube-proxy"
-[ ! -e "$assets/regression-issue-74839" ] || put "$all" regression-issue-74839 "$assets/regression-issue-74839"
+if [ -e "$assets/regression-issue-74839" ]; then
+    put "$all" regression-issue-74839 "$assets/regression-issue-74839"
+else
+    echo "images: no $assets/regression-issue-74839; the spec that runs it will fail" >&2
+fi
 for applet in $(busybox --list); do ln -s busybox "$all/usr/bin/$applet"; done
 # Debian's busybox has more faults in these than upstream's image.
 for tool in busybox bash dash curl wget nc.openbsd ip ss iperf conntrack nft dig nslookup getent; do
