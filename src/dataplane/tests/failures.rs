@@ -1,14 +1,15 @@
 //! What the kernel refuses, and what becomes of it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nfnetlink::nft::{Error, Kernel, TableFamily};
+use nfnetlink::nft::{Error, Kernel, Refusal, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Balancing, Change, Family, Kind, Service};
-use shunt_core::plan::{Options, TABLE, TcpTimeouts};
+use shunt_core::plan::{ChainName, Options, TABLE, TcpTimeouts};
 use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
 use super::world::{PACE, What, World, cluster, elsewhere, endpoints, no_buffers, over_udp};
@@ -301,6 +302,26 @@ fn want_of_memory_delays_a_large_service_only() {
         assert_eq!(left_out(&world), 0);
         assert_eq!(world.snapshot().frontends[0], if large_one { 6 } else { 3 });
     }
+}
+
+/// A chain that only one Service needs costs only that Service.
+#[test]
+fn refused_chain_on_demand_costs_its_users() {
+    let mut world = World::new();
+    world.on_commit(|batch| {
+        let refusals = (1..=batch.messages()).map(|n| batch.refusal(n, Errno::EOPNOTSUPP, None));
+        let chain = |it: &Refusal| ChainName::parse(&it.object).is_some_and(|it| it.is_on_demand());
+        let refused: Vec<Refusal> = refusals.filter(chain).take(1).collect();
+        (!refused.is_empty()).then_some(Error::Refused(refused))
+    });
+    world.send(cluster(&[11]));
+    let hashed = Service { balancing: Some(Balancing::SourceHash), ..service(2) };
+    world.apply(vec![Change::service(hashed), Change::slice(slice(2, Family::V4, &[21]))]);
+    let snapshot = world.snapshot();
+    let services: BTreeSet<_> =
+        snapshot.quarantined.iter().filter_map(|it| it.service.clone()).collect();
+    assert_eq!(services.into_iter().collect::<Vec<_>>(), [service(2).name]);
+    assert!(snapshot.frontends[0] > 0, "the other Service works");
 }
 
 /// Memory is missing for one Service only.
