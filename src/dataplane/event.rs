@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nfnetlink::nft::Writer;
+use nfnetlink::nft::{Error, Writer};
 use shunt_core::model::{ChangeBatch, ChangeCounts, ObjectName};
 use shunt_core::plan::{Flows, LoopbackChanges, NodeContext};
 
-use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport};
+use super::{CommitStats, Quarantined, Snapshot, SpecConflict, SyncReport};
 
 /// An event of the dataplane's thread.
 pub enum Event<'a> {

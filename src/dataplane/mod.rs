@@ -57,7 +57,6 @@ pub use ownership::Ownership;
 pub use probe::{MissingFeature, features, missing_features};
 pub use quarantine::Suspect;
 pub use reconcile::{Dataplane, Progress};
-pub use refusal::Error;
 pub(crate) use remove::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 pub use remove::{Removed, Scope, remove};
 pub use snapshot::{Quarantined, Snapshot, SpecConflict, by_service};

@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use super::{Dataplane, Error, Progress, SyncReport};
+use nfnetlink::nft::Error;
+
+use super::{Dataplane, Progress, SyncReport};
 
 impl Dataplane {
     /// Commits the plan of the known objects. Waits, less than a second, until a listing can be

@@ -14,7 +14,6 @@ use super::ownership::{Ownership, OwnershipPolicy, TableOwner};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, remembered};
 use super::record::TableState;
-use super::refusal::Error;
 use super::retry::Lessons;
 use super::snapshot::Snapshot;
 use super::state::State;
@@ -267,7 +266,7 @@ impl Dataplane {
         &mut self,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, Error> {
+    ) -> Result<Progress, nft::Error> {
         let started = self.stopwatch.elapsed();
         let result = self.attempts(now, announce);
         let took = self.stopwatch.elapsed().saturating_sub(started);
@@ -283,7 +282,7 @@ impl Dataplane {
         &mut self,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, Error> {
+    ) -> Result<Progress, nft::Error> {
         let mut lessons = Lessons::default();
         let mut attempts = 1;
         loop {
@@ -292,7 +291,7 @@ impl Dataplane {
                 done => return done,
             };
             let is_last = attempts == ATTEMPTS;
-            if is_last || !self.finds_a_way_around(error.kernel(), &mut lessons, now)? {
+            if is_last || !self.finds_a_way_around(&error, &mut lessons, now)? {
                 self.state.lose();
                 self.reader = Reader::default();
                 return Err(error);
@@ -306,7 +305,7 @@ impl Dataplane {
         lessons: &mut Lessons,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, Error> {
+    ) -> Result<Progress, nft::Error> {
         let prepared = match self.next(lessons, now)? {
             Ok(prepared) => prepared,
             Err(progress) => return Ok(progress),
@@ -322,7 +321,7 @@ impl Dataplane {
     ///
     /// # Errors
     /// If the kernel's state is unknown and cannot be read.
-    pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
+    pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, nft::Error> {
         self.next(&mut Lessons::default(), now).map(Result::ok)
     }
 
@@ -331,7 +330,7 @@ impl Dataplane {
         &mut self,
         lessons: &mut Lessons,
         now: Instant,
-    ) -> Result<Result<Prepared, Progress>, Error> {
+    ) -> Result<Result<Prepared, Progress>, nft::Error> {
         if !self.is_synced() {
             return Ok(Err(Progress::Unchanged));
         }
@@ -351,13 +350,11 @@ impl Dataplane {
     ///
     /// # Errors
     /// Nothing was written then; the next sync handles the difference.
-    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
+    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, nft::Error> {
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        if let Err(source) = self.stats.commit(kernel, stopwatch, prepared.batch()) {
-            return Err(Error::new(source, &self.desired));
-        }
+        self.stats.commit(kernel, stopwatch, prepared.batch())?;
         let Some(current) = self.state.current_mut() else {
-            return Err(nft::Error::StaleGeneration.into());
+            return Err(nft::Error::StaleGeneration);
         };
         self.sweep.committed(&prepared.stale, &prepared.later);
         let (replaced, was_owned) = (current.record.replaces_a_table(), current.record.is_owned());
@@ -387,7 +384,7 @@ impl Dataplane {
 
     /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry
     /// if the listing cannot be trusted.
-    pub(super) fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
+    pub(super) fn read(&mut self, now: Instant) -> Result<Option<Instant>, nft::Error> {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let mut reading = match self.reader.read(&mut *self.kernel, node_context)? {
             Ok(reading) => reading,
@@ -417,7 +414,7 @@ impl Dataplane {
         &mut self,
         isolated: bool,
         now: Instant,
-    ) -> Result<Option<Prepared>, Error> {
+    ) -> Result<Option<Prepared>, nft::Error> {
         if let Some(current) = self.state.current_mut() {
             self.drift.note_generation(&mut *self.kernel, current)?;
         }

@@ -1,68 +1,14 @@
 //! Attributes a refusal of the kernel to frontends, and describes it by their Services.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nfnetlink::nft::{self, Refusal, TableFamily};
+use nfnetlink::nft::{Refusal, TableFamily};
 use shunt_core::model::Family;
 use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Set, SetMember};
 
 use super::codec::decode_key;
 use super::quarantine::Suspect;
-
-/// The number of refused frontends that a message names.
-const MAX_NAMED: usize = 20;
-
-/// The error of a failed sync. The kernel is unchanged, and the next sync retries.
-#[derive(Debug)]
-pub struct Error {
-    reason: nft::Error,
-    /// Descriptions of the refused frontends.
-    refused: Vec<String>,
-}
-
-impl Error {
-    pub(super) fn new(reason: nft::Error, desired: &Desired) -> Error {
-        let refused = match &reason {
-            nft::Error::Refused(refusals) => refusals
-                .iter()
-                .flat_map(suspects)
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .take(MAX_NAMED)
-                .map(|suspect| describe(suspect, desired))
-                .collect(),
-            _ => Vec::new(),
-        };
-        Error { reason, refused }
-    }
-
-    /// Returns the error of nf_tables.
-    #[must_use]
-    pub fn kernel(&self) -> &nft::Error {
-        &self.reason
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reason)?;
-        if !self.refused.is_empty() {
-            write!(f, "; affected: {}", self.refused.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
-// Without a source: the text contains it already.
-impl std::error::Error for Error {}
-
-impl From<nft::Error> for Error {
-    fn from(reason: nft::Error) -> Error {
-        Error { reason, refused: Vec::new() }
-    }
-}
 
 /// Returns a description of the frontend or member, with its service port, if any.
 pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {

@@ -12,7 +12,7 @@ use shunt_core::plan::{ChainName, Frontend, FrontendKey};
 use super::Dataplane;
 use super::gone::is_about_gone;
 use super::quarantine::Suspect;
-use super::refusal::{Blame, Error, blame, is_about_affinity};
+use super::refusal::{Blame, blame, is_about_affinity};
 
 /// A Service with fewer slots to write is not to blame for the size of a transaction. If there is no
 /// other, the node lacks memory for the moment, or the transaction has many small Services.
@@ -38,7 +38,7 @@ impl Dataplane {
         error: &nft::Error,
         lessons: &mut Lessons,
         now: Instant,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, nft::Error> {
         match error {
             error if is_about_size(error) => Ok(self.leaves_out_the_largest(error, now)),
             nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),

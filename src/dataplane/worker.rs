@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::Listener;
+use nfnetlink::nft::{Error, Listener};
+use shunt_core::jitter;
 use shunt_core::model::{ChangeBatch, ChangeCounts};
 use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
-use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport, by_service};
-use shunt_core::jitter;
+use super::{Dataplane, Event, Progress, Quarantined, Snapshot, SyncReport, by_service};
 
 /// The interval of checks for unused chains.
 const CHAIN_PERIOD: Duration = Duration::from_secs(10);
