@@ -38,20 +38,6 @@ pub struct Settings {
     pub udp_stream_timeout: Duration,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            max_per_core: 32 * 1024,
-            min: 128 * 1024,
-            tcp_established_timeout: Duration::from_secs(24 * 60 * 60),
-            tcp_close_wait_timeout: Duration::from_secs(60 * 60),
-            tcp_be_liberal: false,
-            udp_timeout: Duration::ZERO,
-            udp_stream_timeout: Duration::ZERO,
-        }
-    }
-}
-
 /// A sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each has the name of its file")]
@@ -319,15 +305,6 @@ mod tests {
         assert_eq!(planned(&NOTHING, 2, &kernel), [], "zero leaves values alone");
         let short = Settings { udp_timeout: Duration::from_millis(900), ..NOTHING };
         assert_eq!(planned(&short, 2, &kernel), [], "no flow would last for zero seconds");
-    }
-
-    #[test]
-    fn the_defaults_are_those_of_kube_proxy() {
-        use Sysctl::*;
-        let kernel = [(Max, 65_536), (Buckets, 65_536), (TcpTimeoutEstablished, 432_000)];
-        let writes =
-            [(Max, 131_072), (TcpTimeoutEstablished, 86_400), (TcpTimeoutCloseWait, 3_600)];
-        assert_eq!(planned(&Settings::default(), 4, &kernel), writes);
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub(super) fn table(facts: &Facts<'_>) -> Judgement {
         writes.find(|write| write.file.ends_with("nf_conntrack_max")).map(|write| write.value)
     };
     // kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
-    let below_default = raised(&Settings::default()).filter(|_| raised(conntrack).is_none());
+    let default = Settings { max_per_core: 32_768, min: 131_072, ..*conntrack };
+    let below_default = raised(&default).filter(|_| raised(conntrack).is_none());
     let percent = count.saturating_mul(100) / max;
     let text = format!("{count} of {max} entries ({percent} %)");
     match below_default {

@@ -360,7 +360,8 @@ mod tests {
 
     fn dirtied(store: &mut Store, change: Change) -> Vec<String> {
         let mut dirty = Dirty::default();
-        store.apply(change, &mut dirty);
+        let has_changed = store.apply(change, &mut dirty);
+        assert!(has_changed || dirty.is_empty());
         let mut names: Vec<String> = dirty.services.iter().map(ToString::to_string).collect();
         names.sort();
         names
