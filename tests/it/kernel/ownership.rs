@@ -26,7 +26,7 @@ fn owner(ns: &Netns) -> Result<Dataplane> {
 /// other tests that fork at this moment have it until they execute their program.
 fn sync_after(dataplane: &mut Dataplane) -> Result<Option<SyncReport>> {
     eventually("no owner", || match dataplane.sync() {
-        Err(error) if matches!(error, Error::Owned { .. }) => Ok(None),
+        Err(Error::Owned { .. }) => Ok(None),
         other => Ok(Some(other?)),
     })
 }
