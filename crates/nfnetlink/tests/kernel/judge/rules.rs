@@ -135,7 +135,7 @@ fn verdicts_lead_the_packet() -> Result<()> {
     }
     assert_eq!(judged["marks"].mark, Mark { value: 0xf0, known: !1 });
     let Passing::May { why, .. } = &judged["open"].passing else { unreachable!() };
-    assert!(why.contains("the source port is not known (rule "), "{why}");
+    assert!(why.contains("the source port is not known (handle "), "{why}");
     Ok(())
 }
 
