@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use shunt_testbed::{
-    Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
+    Agent, CLUSTER_CIDR, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service,
+    Topology, patience,
 };
 
 use crate::Test;
@@ -94,9 +95,11 @@ fn owners() -> Result<()> {
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
     let (major, minor) = (numbers.next(), numbers.next());
     let at_least = |least: (u32, u32)| (major, minor) >= (Some(least.0), Some(least.1));
-    let world = World::new(true)?;
-    let _agent = world.agent()?;
-    let node = &world.node;
+    let (lab, manifests) = (Topology::new()?, ManifestDir::new()?);
+    let node = &lab.node;
+    manifests.write("node.yaml", Node::of(node))?;
+    let agent = Agent::builder(agent_binary()?, node).manifests(&manifests);
+    let _agent = agent.config(CLUSTER_CIDR)?.start()?;
     let with_owner = node.nft("add table ip t { flags owner; }\n");
     ensure!(with_owner.is_ok() == at_least((5, 12)), "an owner on {release}: {with_owner:?}");
     let deleted = node.nft("delete table ip shunt\n");
