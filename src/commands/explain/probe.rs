@@ -63,7 +63,7 @@ pub enum Outcome {
     Answered,
     /// An error came back at once: connection refused, or an ICMP error.
     Refused(Errno),
-    /// Nothing came back.
+    /// Nothing came back, or only after the client had sent its SYN again.
     NoAnswer,
 }
 
