@@ -149,12 +149,8 @@ fn once(
             }
         }
     }
-    let now = Instant::now();
-    while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
-        dataplane.sweep_affinity(now);
-    }
     if report.is_some() {
-        dataplane.remove_unused_chains(now, |_| Duration::ZERO);
+        dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
     }
     match snapshot.quarantined.len() {
         0 => Ok(()),

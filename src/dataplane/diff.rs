@@ -29,11 +29,6 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// Returns the value for both families, without frontends.
-    pub(super) fn everywhere() -> Stale {
-        Stale { families: Family::ALL.into(), narrowed: BTreeSet::new() }
-    }
-
     /// Merges another value into this one.
     pub(super) fn merge(&mut self, other: &Stale) {
         self.families.extend(&other.families);

@@ -55,7 +55,7 @@ pub enum Event<'a> {
         /// exist.
         node_is_eligible: Option<bool>,
     },
-    /// The thread deleted unused chains or stale affinity entries after a sync, or tried to.
+    /// The thread deleted unused chains, or tried to.
     CleanedUp {
         /// What became of transactions since the last event.
         stats: CommitStats,

@@ -7,7 +7,7 @@ use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options};
 
 use super::abilities::Abilities;
-use super::affinity::{Step, Sweep};
+use super::affinity::Looks;
 use super::drift::Drift;
 use super::gone::Gone;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner};
@@ -42,7 +42,7 @@ pub struct Dataplane {
     pub(super) policy: OwnershipPolicy,
     pub(super) quarantine: Quarantine,
     drift: Drift,
-    pub(super) sweep: Sweep,
+    pub(super) looks: Looks,
     pub(super) gone: Gone,
     unused_chains: UnusedChains,
     /// Frontends whose flows need a sweep after the next successful sync.
@@ -99,7 +99,7 @@ impl Dataplane {
             policy: OwnershipPolicy { wanted: ownership, kernel_can: true },
             quarantine: Quarantine::default(),
             drift: Drift::default(),
-            sweep: Sweep::default(),
+            looks: Looks::default(),
             gone,
             unused_chains: UnusedChains::default(),
             flows: Flows::default(),
@@ -356,7 +356,7 @@ impl Dataplane {
         let Some(current) = self.state.current_mut() else {
             return Err(nft::Error::StaleGeneration);
         };
-        self.sweep.committed(&prepared.stale, &prepared.later);
+        self.looks.committed(&prepared.stale, &prepared.forgotten, prepared.at);
         let (replaced, was_owned) = (current.record.replaces_a_table(), current.record.is_owned());
         let report = prepared.enter(current);
         if !was_owned && current.record.is_owned() {
@@ -434,7 +434,7 @@ impl Dataplane {
         if !prepared.is_empty() {
             return Ok(Some(prepared));
         }
-        self.sweep.committed(&prepared.stale, &prepared.later);
+        self.looks.committed(&prepared.stale, &prepared.forgotten, prepared.at);
         self.settled();
         Ok(None)
     }
@@ -476,18 +476,10 @@ impl Dataplane {
         found
     }
 
-    /// Returns the time of the next [`Dataplane::sweep_affinity`]; `None` without stale entries.
+    /// Returns the time of the next sync for stale entries of session affinity.
     #[must_use]
-    pub fn next_sweep(&self, now: Instant) -> Option<Instant> {
-        self.state.current().and_then(|_| self.sweep.next_step(now))
-    }
-
-    /// Continues the deletion of stale affinity entries, for a few milliseconds at most.
-    pub fn sweep_affinity(&mut self, now: Instant) {
-        let is_due = self.next_sweep(now).is_some_and(|at| at <= now);
-        let Some(current) = self.state.current_mut().filter(|_| is_due) else { return };
-        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        self.sweep.step(Step { kernel, stopwatch, stats: &mut self.stats, current }, now);
+    pub fn next_look(&self) -> Option<Instant> {
+        self.looks.next()
     }
 
     /// Deletes the chains that have been unused for the given time. The transaction is a separate

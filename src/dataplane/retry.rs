@@ -46,7 +46,6 @@ impl Dataplane {
                 // The tables of the old socket have no owner now.
                 lessons.reconnected = true;
                 self.state.lose();
-                self.sweep.restart();
                 self.kernel.reconnect()?;
                 Ok(true)
             }

@@ -31,7 +31,7 @@ pub(super) struct Current {
     pub(super) generation: u32,
     pub(super) record: KernelRecord,
     pub(super) difference: Difference,
-    /// Affinity entries that may be stale beside those of the difference.
+    /// Affinity entries that the difference would have made stale, if the record still had them.
     pub(super) stale: Stale,
 }
 
@@ -92,7 +92,7 @@ impl State {
             generation: reading.generation,
             record: reading.record,
             difference: std::mem::take(self.difference()),
-            stale: Stale::everywhere(),
+            stale: Stale::default(),
         }));
     }
 }

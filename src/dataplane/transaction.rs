@@ -11,7 +11,7 @@ use shunt_core::plan::{
 };
 
 use super::Dataplane;
-use super::affinity::{Found, delete, kept};
+use super::affinity::{delete_stale, kept};
 use super::capacity::{self, sizes_for};
 use super::codec::table_family;
 use super::counters;
@@ -51,8 +51,9 @@ pub struct Prepared {
     repaired: usize,
     /// The affinity entries that may be stale.
     pub(super) stale: Stale,
-    /// The ones that this transaction does not delete.
-    pub(super) later: Stale,
+    /// The families with stale entries, and the time of the listing.
+    pub(super) forgotten: BTreeSet<Family>,
+    pub(super) at: Instant,
 }
 
 impl Prepared {
@@ -76,7 +77,7 @@ impl Prepared {
             state,
             quarantine,
             policy,
-            sweep,
+            looks,
             gone: gone_endpoints,
             ..
         } = dataplane;
@@ -90,7 +91,8 @@ impl Prepared {
         let mut delta = Delta::between(record, desired, &compared, quarantine, isolated);
         let mut stale = current.stale.clone();
         stale.merge(&delta.stale);
-        let mut later = Stale::default();
+        let is_known = matches!(current.difference, Difference::Planned(_));
+        let mut forgotten = BTreeSet::new();
         let (mut tables, mut too_small, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         let mut chains = 0;
         for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
@@ -124,7 +126,8 @@ impl Prepared {
                 }
                 create_table(family, if owned { OWNED } else { 0 }, &next.sizes, &mut batch);
                 batch.add_elements(table, TABLE, Set::Affinity.name(), &entries);
-            } else if has_affinity && stale.families.contains(&family) {
+            } else if has_affinity && let Some(narrowed) = looks.due(family, &stale, is_known, now)
+            {
                 // Frontends in quarantine stay unchanged.
                 let pools = |key| {
                     if quarantine.holds(Suspect::Frontend(key)) {
@@ -132,12 +135,8 @@ impl Prepared {
                     }
                     desired.frontend(key).and_then(pools_with_affinity)
                 };
-                match sweep.find(&mut **kernel, family, pools, &stale.narrowed)? {
-                    Found::All(entries) => delete(family, &entries, &mut batch),
-                    Found::Later => {
-                        later.families.insert(family);
-                        later.narrowed.clone_from(&stale.narrowed);
-                    }
+                if delete_stale(&mut **kernel, family, pools, &narrowed, &mut batch)? {
+                    forgotten.insert(family);
                 }
             }
             let own = node_context.options.tcp_timeouts;
@@ -185,7 +184,17 @@ impl Prepared {
             _ => 0,
         };
         let batch = batch.finish();
-        Ok(Some(Prepared { batch, delta, tables, too_small, gone, repaired, stale, later }))
+        Ok(Some(Prepared {
+            batch,
+            delta,
+            tables,
+            too_small,
+            gone,
+            repaired,
+            stale,
+            forgotten,
+            at: now,
+        }))
     }
 
     /// Returns true if there is nothing to write.

@@ -110,7 +110,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             self.check_at.filter(|_| self.listener.is_some() || self.dataplane.is_checked()),
             trial,
             self.dataplane.next_gone().filter(|_| !self.due),
-            self.dataplane.next_sweep(now),
+            self.dataplane.next_look().filter(|_| !self.due),
         ];
         times.into_iter().flatten().min()
     }
@@ -174,19 +174,18 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         }
     }
 
-    /// Deletes unused chains and stale entries, for a few milliseconds at most. Call it after
-    /// [`Worker::work`], with the time after that.
+    /// Deletes unused chains. Call it after [`Worker::work`], with the time after that.
     pub(super) fn clean_up(&mut self, now: Instant) {
+        if self.chains_at > now {
+            return;
+        }
+        self.chains_at = now + CHAIN_PERIOD;
         // A sync that goes on later reports its transactions itself.
         let belong_to_a_sync = self.dataplane.stats().has_transactions();
-        self.dataplane.sweep_affinity(now);
-        if self.chains_at <= now {
-            self.chains_at = now + CHAIN_PERIOD;
-            self.dataplane.remove_unused_chains(now, |chain| match chain {
-                ChainName::Balancer { .. } => KEEP_BALANCERS,
-                _ => KEEP_CHAINS,
-            });
-        }
+        self.dataplane.remove_unused_chains(now, |chain| match chain {
+            ChainName::Balancer { .. } => KEEP_BALANCERS,
+            _ => KEEP_CHAINS,
+        });
         if !belong_to_a_sync && self.dataplane.stats().has_transactions() {
             (self.report)(Event::CleanedUp { stats: self.dataplane.take_stats() });
         }
@@ -204,6 +203,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.due |= is_due(self.dataplane.next_trial());
         self.due |= is_due(self.dataplane.next_gone());
+        self.due |= is_due(self.dataplane.next_look());
         if is_due(self.check_at) {
             // If the kernel does not answer, the next sync fails and reports it.
             self.due |= self.dataplane.check(now).unwrap_or(true);

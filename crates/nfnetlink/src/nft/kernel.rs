@@ -102,19 +102,4 @@ pub trait Kernel: Send {
         keys: &[&[u8]],
         each: &mut dyn FnMut(usize, DumpedElement<'_>),
     ) -> Result<(), Error>;
-
-    /// Starts to list a set or map part by part, over a connection of its own, so that transactions
-    /// and other listings are possible between two parts. One such listing at a time.
-    ///
-    /// # Errors
-    /// If the kernel cannot be asked.
-    fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error>;
-
-    /// Calls `each` with the next part of the listing, some hundred elements. Returns false after
-    /// the last part. Additions and deletions between two parts can make the listing omit other
-    /// elements.
-    ///
-    /// # Errors
-    /// The listing is over then.
-    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error>;
 }

@@ -26,13 +26,11 @@ const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 const KEYS: usize = 32;
 
 /// A netlink socket to nf_tables in the network namespace of the thread that opened it. It may own
-/// tables, so it never dumps: that is for two other sockets, one of them for dumps that the caller
-/// reads part by part.
+/// tables, so it never dumps: that is for the other socket.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) connection: socket::Socket,
     pub(super) dumps: socket::Socket,
-    listing: socket::Socket,
 }
 
 impl Socket {
@@ -46,7 +44,7 @@ impl Socket {
             socket.raise_receive_buffer(RECEIVE_BUFFER);
             Ok(socket)
         };
-        Ok(Socket { connection: open()?, dumps: open()?, listing: open()? })
+        Ok(Socket { connection: open()?, dumps: open()? })
     }
 
     /// Dumps the objects of a family for which `parse` returns a value. With `of`, an attribute and
@@ -88,20 +86,6 @@ impl Socket {
             Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(None),
             result => result.map(|()| found),
         }
-    }
-}
-
-/// Returns the request for the elements of a set.
-fn list_elements() -> Request {
-    Request::dump("list elements", kind(libc::NFT_MSG_GETSETELEM))
-}
-
-/// Writes the body of a request for the elements of a set.
-fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
-    move |body| {
-        put_netfilter_header(body, family.number(), 0);
-        put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
-        put_text(body, NFTA_SET_ELEM_LIST_SET, set);
     }
 }
 
@@ -198,8 +182,13 @@ impl Kernel for Socket {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        let each = |message: Message<'_>| elements(&message).for_each(&mut *each);
-        self.dumps.request(list_elements(), of_set(family, table, set), each)
+        let list = Request::dump("list elements", kind(libc::NFT_MSG_GETSETELEM));
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family.number(), 0);
+            put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
+            put_text(body, NFTA_SET_ELEM_LIST_SET, set);
+        };
+        self.dumps.request(list, body, |message| elements(&message).for_each(&mut *each))
     }
 
     fn lookup(
@@ -244,14 +233,6 @@ impl Kernel for Socket {
         Ok(())
     }
 
-    fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {
-        self.listing.start(list_elements(), of_set(family, table, set))
-    }
-
-    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        self.listing.next_part(|message| elements(&message).for_each(&mut *each))
-    }
-
     fn port(&self) -> u32 {
         self.connection.port()
     }
@@ -285,8 +266,8 @@ mod tests {
         netns.run(|| {
             let mut socket = Socket::open()?;
             let owner = socket.port();
-            let Socket { connection, dumps, listing: parts } = &mut socket;
-            for broken in [connection, dumps, parts] {
+            let Socket { connection, dumps } = &mut socket;
+            for broken in [connection, dumps] {
                 let list = Request::dump("list sets", kind(libc::NFT_MSG_GETSET));
                 broken.start(list, |body| put_netfilter_header(body, Family::Ip.number(), 0))?;
             }
@@ -297,9 +278,7 @@ mod tests {
             assert_eq!(socket.base_chains()?.len(), 0);
             let mut elements = 0;
             socket.elements(Family::Ip, "t", "s", &mut |_| elements += 1)?;
-            socket.start_listing(Family::Ip, "t", "s")?;
-            while socket.next_part(&mut |_| elements += 1)? {}
-            assert_eq!(elements, 2);
+            assert_eq!(elements, 1);
             assert_eq!(socket.port(), owner);
             Ok(())
         })

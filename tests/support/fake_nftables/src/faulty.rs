@@ -69,23 +69,6 @@ impl<K: Kernel> Faulty<K> {
         }
     }
 
-    /// Lists elements, with [`Fault::Torn`] some twice and others not at all.
-    fn tear<T>(
-        &mut self,
-        each: &mut dyn FnMut(DumpedElement<'_>),
-        perform: impl FnOnce(&mut K, &mut dyn FnMut(DumpedElement<'_>)) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let fault = (self.decide)(Call::List);
-        let is_torn = matches!(fault, Some(Fault::Torn));
-        let mut listed = 0;
-        let mut tearing = |element: DumpedElement<'_>| {
-            let times = if is_torn { [2, 1, 0][listed % 3] } else { 1 };
-            listed += 1;
-            (0..times).for_each(|_| each(element));
-        };
-        self.suffer(fault, |kernel| perform(kernel, &mut tearing))
-    }
-
     /// Lists as [`Socket`](nfnetlink::nft::Socket) does, which repeats an interrupted dump.
     fn list<T>(&mut self, perform: impl Fn(&mut K) -> Result<T, Error>) -> Result<T, Error> {
         loop {
@@ -141,7 +124,15 @@ impl<K: Kernel> Kernel for Faulty<K> {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        self.tear(each, |kernel, each| kernel.elements(family, table, set, each))
+        let fault = (self.decide)(Call::List);
+        let is_torn = matches!(fault, Some(Fault::Torn));
+        let mut listed = 0;
+        let mut tearing = |element: DumpedElement<'_>| {
+            let times = if is_torn { [2, 1, 0][listed % 3] } else { 1 };
+            listed += 1;
+            (0..times).for_each(|_| each(element));
+        };
+        self.suffer(fault, |kernel| kernel.elements(family, table, set, &mut tearing))
     }
 
     fn lookup(
@@ -153,13 +144,5 @@ impl<K: Kernel> Kernel for Faulty<K> {
         each: &mut dyn FnMut(usize, DumpedElement<'_>),
     ) -> Result<(), Error> {
         self.call(Call::Lookup, |kernel| kernel.lookup(family, table, set, keys, each))
-    }
-
-    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
-        self.call(Call::List, |kernel| kernel.start_listing(family, table, set))
-    }
-
-    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        self.tear(each, |kernel, each| kernel.next_part(each))
     }
 }

@@ -101,13 +101,13 @@ impl Namespace {
         state.next_port += 1;
         let twin = state.twin.clone().map(|open| open());
         let port = twin.as_ref().map_or(state.next_port, nft::Socket::port);
-        Socket { port, namespace: self.clone(), listing: Vec::new(), twin }
+        Socket { port, namespace: self.clone(), twin }
     }
 
     /// Opens a socket with that netlink port, which no other one may have.
     #[must_use]
     pub fn open_at(&self, port: u32) -> Socket {
-        Socket { port, namespace: self.clone(), listing: Vec::new(), twin: None }
+        Socket { port, namespace: self.clone(), twin: None }
     }
 
     /// From now on refuses new elements for which there is an error: for want of memory, say.
@@ -158,8 +158,6 @@ impl Default for Namespace {
 pub struct Socket {
     namespace: Namespace,
     port: u32,
-    /// What is left of the listing that is read part by part.
-    listing: Vec<Element>,
     /// The socket of the kernel that gets the same transactions.
     twin: Option<nft::Socket>,
 }
@@ -330,19 +328,5 @@ impl Kernel for Socket {
             Some(())
         });
         found.flatten().ok_or(missing("look up an element"))
-    }
-
-    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
-        self.listing = self.listed(family, table, set)?;
-        Ok(())
-    }
-
-    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        /// Fewer than of the kernel, so that small sets have several parts, too.
-        const PART: usize = 3;
-        let rest = self.listing.split_off(self.listing.len().min(PART));
-        let part = std::mem::replace(&mut self.listing, rest);
-        part.iter().filter_map(|element| element.dumped()).for_each(each);
-        Ok(!self.listing.is_empty())
     }
 }

@@ -79,7 +79,6 @@ impl World {
         if let Ok(dataplane) = self.dataplane() {
             _ = dataplane.check(now);
             _ = dataplane.sync();
-            dataplane.sweep_affinity(now);
         }
         let disturbed = !self.troubles.are_left();
         self.troubles.set(&[]);
@@ -93,8 +92,8 @@ impl World {
             dataplane.check(now)?;
         }
         dataplane.sync().context("a sync without troubles")?;
-        while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
-            dataplane.sweep_affinity(now);
+        if let Some(at) = dataplane.next_look() {
+            dataplane.reconcile(at, &mut |_, _| {})?;
         }
         self.verify()?;
         if !foreign && settled {
