@@ -49,18 +49,16 @@ pub(super) fn planned_chains(
     move |name| base.get(&name).cloned().or_else(|| on_demand_chain(name))
 }
 
-/// Lists a set. Returns true if another process has committed meanwhile, nearly always to a table
-/// of its own.
+/// Lists a set. Another process may commit meanwhile, nearly always to a table of its own.
 pub(super) fn list(
     kernel: &mut dyn Kernel,
     family: Family,
     set: Set,
     each: &mut dyn FnMut(DumpedElement<'_>),
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     match kernel.elements(table_family(family), TABLE, set.name(), each) {
-        Ok(()) => Ok(false),
-        Err(Error::Interrupted) => Ok(true),
-        Err(error) => Err(error),
+        Err(Error::Interrupted) => Ok(()),
+        result => result,
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use foldhash::HashSet;
 use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, Error, Kernel};
@@ -21,41 +20,6 @@ use super::ownership::TableOwner;
 use super::record::{KernelRecord, Rebuild, Stray, Table, TableState};
 use super::slots::Slotted;
 use super::translate::expressions;
-
-/// The pauses between readings, in milliseconds. While the kernel resizes the hash table of a large
-/// set after a commit, a listing has some elements twice and lacks others, without a sign of it
-/// (`nft_rhash_walk`). So a suspicious reading is repeated until two readings agree.
-const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
-
-/// A reader of the tables of both families, which repeats readings until one can be trusted.
-#[derive(Default)]
-pub(super) struct Reader {
-    /// The reading before, if it was suspicious: one that agrees with it is right.
-    seen: Option<KernelRecord>,
-    /// The number of suspicious readings.
-    odd: usize,
-}
-
-impl Reader {
-    /// Reads once. Returns the pause before the next try if the reading cannot be trusted.
-    pub(super) fn read(
-        &mut self,
-        kernel: &mut dyn Kernel,
-        node_context: &NodeContext,
-    ) -> Result<Result<Reading, Duration>, Error> {
-        let reading = Reading::new(kernel, node_context)?;
-        let is_right = match &self.seen {
-            Some(seen) => !reading.repeated && seen.holds_as(&reading.record),
-            None => !reading.is_odd(),
-        };
-        let Some(pause) = PAUSES.get(self.odd).filter(|_| !is_right) else {
-            return Ok(Ok(reading));
-        };
-        self.seen = Some(reading.record);
-        self.odd += 1;
-        Ok(Err(Duration::from_millis(*pause)))
-    }
-}
 
 /// Reads what the rules of an earlier agent remember of Node and ServiceCIDRs. Both tables remember
 /// the same. Empty without tables; `None` if they remember nothing of this Node.
@@ -86,22 +50,17 @@ pub(super) struct Reading {
     pub(super) record: KernelRecord,
     /// The gone endpoints of each family.
     pub(super) gone: [gone::Listing; 2],
-    /// The listing has an element more than once.
-    repeated: bool,
-    /// Another process committed during the reading.
-    interrupted: bool,
 }
 
 impl Reading {
-    fn new(kernel: &mut dyn Kernel, node_context: &NodeContext) -> Result<Reading, Error> {
+    /// Reads the tables of both families.
+    pub(super) fn new(
+        kernel: &mut dyn Kernel,
+        node_context: &NodeContext,
+    ) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
-        let mut reading = Reading {
-            generation,
-            record: KernelRecord::default(),
-            gone: Default::default(),
-            repeated: false,
-            interrupted: false,
-        };
+        let (record, gone) = Default::default();
+        let mut reading = Reading { generation, record, gone };
         for family in Family::ALL {
             let state = read_structure(kernel, node_context, family)?;
             if let TableState::Ours(table) = &state {
@@ -115,12 +74,6 @@ impl Reading {
             reading.record.set_table(family, state);
         }
         Ok(reading)
-    }
-
-    /// Returns true for a suspicious reading: with elements that no agent would write, with
-    /// duplicates, or with a commit of another process during the listing.
-    fn is_odd(&self) -> bool {
-        self.repeated || self.interrupted || !self.record.strays.is_empty()
     }
 }
 
@@ -232,7 +185,7 @@ impl Reading {
         let mut labels: HashSet<Arc<str>> = HashSet::default();
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
-            self.interrupted |= list(kernel, family, set, &mut |element| {
+            list(kernel, family, set, &mut |element| {
                 let Some(Element { key, value, comment, .. }) = decode(family, set, &element)
                 else {
                     record.strays.insert(Stray {
@@ -269,7 +222,7 @@ impl Reading {
         }
         record.reserve(frontends.len(), 0);
         for (key, mut found) in frontends {
-            self.repeated |= found.sort();
+            found.sort();
             match assemble(key, &found) {
                 Some(frontend) => record.set_frontend(key, Some(Slotted::in_order(frontend))),
                 None => record.strays.extend(found.keys(key).map(|(set, key)| Stray {
@@ -285,14 +238,12 @@ impl Reading {
 }
 
 impl Found {
-    /// Sorts the elements and removes duplicates. Returns true if there were any.
-    fn sort(&mut self) -> bool {
-        let count = self.slots.len() + self.others.len();
+    /// Sorts the elements. While others commit, the kernel can list an element twice.
+    fn sort(&mut self) {
         self.slots.sort_unstable();
         self.slots.dedup();
         self.others.sort_unstable();
         self.others.dedup();
-        self.slots.len() + self.others.len() < count
     }
 
     /// Returns the range of the frontend's elements.

@@ -12,7 +12,7 @@ use super::drift::Drift;
 use super::gone::Gone;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner};
 use super::quarantine::{Quarantine, Suspect};
-use super::reading::{Reader, remembered};
+use super::reading::{Reading, remembered};
 use super::record::TableState;
 use super::retry::Lessons;
 use super::snapshot::Snapshot;
@@ -35,8 +35,6 @@ pub struct Dataplane {
     pub(super) state: State,
     /// The first sync waits for the Node: shunt's tables do not remember it.
     waits_for_node: bool,
-    /// The reader, while the state is unknown.
-    reader: Reader,
     /// The kernel was asked for its abilities.
     pub(super) knows_kernel: bool,
     pub(super) policy: OwnershipPolicy,
@@ -48,17 +46,6 @@ pub struct Dataplane {
     /// Frontends whose flows need a sweep after the next successful sync.
     flows: Flows,
     pub(super) stats: CommitStats,
-}
-
-/// The progress of a sync.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// The kernel holds the plan, without a transaction.
-    Unchanged,
-    /// The kernel holds the plan after this transaction.
-    Wrote(SyncReport),
-    /// The kernel's listing cannot be trusted at the moment; retry at this time.
-    ReadAgain(Instant),
 }
 
 impl Dataplane {
@@ -94,7 +81,6 @@ impl Dataplane {
             desired: Desired::new(options, node_name),
             state: State::default(),
             waits_for_node: false,
-            reader: Reader::default(),
             knows_kernel: false,
             policy: OwnershipPolicy { wanted: ownership, kernel_can: true },
             quarantine: Quarantine::default(),
@@ -258,7 +244,8 @@ impl Dataplane {
     }
 
     /// Reconciles the kernel with the plan of the known objects. Calls `announce` before each
-    /// transaction that changes backends for existing flows.
+    /// transaction that changes backends for existing flows. Returns `None` if there was nothing to
+    /// write.
     ///
     /// # Errors
     /// Nothing was written then; the next sync handles the difference.
@@ -266,23 +253,26 @@ impl Dataplane {
         &mut self,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, nft::Error> {
+    ) -> Result<Option<SyncReport>, nft::Error> {
         let started = self.stopwatch.elapsed();
         let result = self.attempts(now, announce);
-        let took = self.stopwatch.elapsed().saturating_sub(started);
-        self.stats.took += took;
-        match result {
-            // The pause begins when the reading is over.
-            Ok(Progress::ReadAgain(at)) => Ok(Progress::ReadAgain(at + took)),
-            other => other,
-        }
+        self.stats.took += self.stopwatch.elapsed().saturating_sub(started);
+        result
+    }
+
+    /// Reconciles the kernel now, for `--once` and tests.
+    ///
+    /// # Errors
+    /// As for [`Dataplane::reconcile`].
+    pub fn sync(&mut self) -> Result<Option<SyncReport>, nft::Error> {
+        self.reconcile(Instant::now(), &mut |_, _| {})
     }
 
     fn attempts(
         &mut self,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, nft::Error> {
+    ) -> Result<Option<SyncReport>, nft::Error> {
         let mut lessons = Lessons::default();
         let mut attempts = 1;
         loop {
@@ -293,7 +283,6 @@ impl Dataplane {
             let is_last = attempts == ATTEMPTS;
             if is_last || !self.finds_a_way_around(&error, &mut lessons, now)? {
                 self.state.lose();
-                self.reader = Reader::default();
                 return Err(error);
             }
             attempts += 1;
@@ -305,45 +294,39 @@ impl Dataplane {
         lessons: &mut Lessons,
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Progress, nft::Error> {
-        let prepared = match self.next(lessons, now)? {
-            Ok(prepared) => prepared,
-            Err(progress) => return Ok(progress),
-        };
+    ) -> Result<Option<SyncReport>, nft::Error> {
+        let Some(prepared) = self.next(lessons, now)? else { return Ok(None) };
         if let Some(node_context) = self.desired.node_context().filter(|_| !self.flows.is_empty()) {
             announce(&self.flows, node_context);
         }
-        self.commit(prepared).map(Progress::Wrote)
+        self.commit(prepared).map(Some)
     }
 
     /// Updates the plan and makes the transaction for it, without a commit. Returns `None` if there
-    /// is nothing to write, or if the kernel cannot be read at the moment.
+    /// is nothing to write.
     ///
     /// # Errors
     /// If the kernel's state is unknown and cannot be read.
     pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, nft::Error> {
-        self.next(&mut Lessons::default(), now).map(Result::ok)
+        self.next(&mut Lessons::default(), now)
     }
 
-    /// Returns the next transaction, or the progress without one.
     fn next(
         &mut self,
         lessons: &mut Lessons,
         now: Instant,
-    ) -> Result<Result<Prepared, Progress>, nft::Error> {
+    ) -> Result<Option<Prepared>, nft::Error> {
         if !self.is_synced() {
-            return Ok(Err(Progress::Unchanged));
+            return Ok(None);
         }
         self.know_kernel()?;
         let dirty = std::mem::take(&mut self.dirty);
         self.plan(&dirty, now);
         if self.state.current().is_none() {
             lessons.is_fresh = true;
-            if let Some(at) = self.read(now)? {
-                return Ok(Err(Progress::ReadAgain(at)));
-            }
+            self.read(now)?;
         }
-        Ok(self.compare(lessons.isolated, now)?.ok_or(Progress::Unchanged))
+        self.compare(lessons.isolated, now)
     }
 
     /// Commits a prepared transaction.
@@ -382,15 +365,10 @@ impl Dataplane {
         self.gone.advance(now, &self.store);
     }
 
-    /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry
-    /// if the listing cannot be trusted.
-    pub(super) fn read(&mut self, now: Instant) -> Result<Option<Instant>, nft::Error> {
-        let Some(node_context) = self.desired.node_context() else { return Ok(None) };
-        let mut reading = match self.reader.read(&mut *self.kernel, node_context)? {
-            Ok(reading) => reading,
-            Err(pause) => return Ok(Some(now + pause)),
-        };
-        self.reader = Reader::default();
+    /// Reads the kernel's state for a comparison with the whole plan.
+    fn read(&mut self, now: Instant) -> Result<(), nft::Error> {
+        let Some(node_context) = self.desired.node_context() else { return Ok(()) };
+        let mut reading = Reading::new(&mut *self.kernel, node_context)?;
         let record = &mut reading.record;
         self.gone.read(std::mem::take(&mut reading.gone), record, now);
         // Frontends that were removed while no agent ran: no flow may stay there.
@@ -405,7 +383,7 @@ impl Dataplane {
             }
         }
         self.state.read(reading);
-        Ok(None)
+        Ok(())
     }
 
     /// Makes the transaction from the record to the plan. Returns `None` if there is nothing to

@@ -221,18 +221,6 @@ impl KernelRecord {
         }
     }
 
-    /// Returns true if both records have the same content.
-    pub(super) fn holds_as(&self, other: &KernelRecord) -> bool {
-        let same = |key, slotted: &Slotted| {
-            other.frontends.get(key).is_some_and(|other| other.frontend == slotted.frontend)
-        };
-        self.tables == other.tables
-            && self.strays == other.strays
-            && self.members == other.members
-            && self.frontends.len() == other.frontends.len()
-            && self.frontends.iter().all(|(key, frontend)| same(key, frontend))
-    }
-
     /// Returns the counts of a family's table.
     pub(super) fn counts(&self, family: Family) -> &Counts {
         &self.counts[family as usize]

@@ -10,7 +10,7 @@ use shunt_core::model::{ChangeBatch, ChangeCounts};
 use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
-use super::{Dataplane, Event, Progress, Quarantined, Snapshot, SyncReport, by_service};
+use super::{Dataplane, Event, Quarantined, Snapshot, SyncReport, by_service};
 
 /// The interval of checks for unused chains.
 const CHAIN_PERIOD: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(super) struct Worker<R> {
     due: bool,
     last_commit: Option<Instant>,
     retry: Duration,
-    /// The earliest time of the next sync, after a failure or an unreliable reading.
+    /// The earliest time of the next sync, after a failure.
     pause_until: Option<Instant>,
     chains_at: Instant,
     check_at: Option<Instant>,
@@ -224,14 +224,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             report(Event::Committing { flows, node_context });
         };
         match self.dataplane.reconcile(now, &mut announce) {
-            Ok(Progress::ReadAgain(at)) => {
-                self.due = true;
-                self.pause_until = Some(at);
-            }
-            Ok(Progress::Unchanged) => self.synced(None, now),
-            Ok(Progress::Wrote(report)) => {
-                self.last_commit = Some(now);
-                self.synced(Some(report), now);
+            Ok(wrote) => {
+                self.last_commit = wrote.map(|_| now).or(self.last_commit);
+                self.synced(wrote, now);
             }
             Err(error) => self.failed(&error, now),
         }

@@ -399,33 +399,6 @@ fn abilities_that_the_kernel_loses_fail_no_sync() {
     assert!(!world.snapshot().is_owner);
 }
 
-/// A reading that looks odd is repeated later; commands are taken meanwhile.
-#[test]
-fn odd_readings_at_the_start_are_repeated_without_blocking() {
-    let namespace = Namespace::new();
-    let mut first = World::with(namespace.clone(), Ownership::Leave, PACE);
-    first.apply(cluster(&[11, 12, 13]));
-    drop(first);
-    let generation = namespace.open().generation().expect("a generation").id;
-
-    let mut world = World::with(namespace.clone(), Ownership::Leave, PACE);
-    let torn = Arc::new(AtomicBool::new(true));
-    let still = torn.clone();
-    world.on_call(move |call| {
-        let tears = matches!(call, Call::List) && still.load(Ordering::Relaxed);
-        tears.then_some(Fault::Torn)
-    });
-    world.send(cluster(&[11, 12, 13]));
-    world.pass(Duration::from_millis(4));
-    assert_eq!(world.events(), [], "no transaction follows from a reading that cannot be trusted");
-    assert!(world.backlog.oldest().is_some());
-    torn.store(false, Ordering::Relaxed);
-    world.pass(Duration::from_millis(200));
-    assert_eq!(world.events(), [What::Unchanged]);
-    let now = namespace.open().generation().expect("a generation").id;
-    assert_eq!(now, generation, "a restart without changes writes nothing");
-}
-
 /// Two processes that both take a batch for theirs cannot go on for ever.
 #[test]
 fn endless_refusals_end_the_sync_with_an_error() {
