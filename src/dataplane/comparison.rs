@@ -287,38 +287,24 @@ impl Comparison {
         self.at(place, lines);
     }
 
-    /// Returns the rules of one side only, each where it belongs: without those of a longest common
-    /// subsequence.
+    /// Returns the rules of one side only; all of both sides if they differ in their order.
     fn rules(&self, planned: &[Rule], live: &[DumpedRule]) -> Vec<Side> {
-        let exprs: Vec<Vec<Expr>> =
-            planned.iter().map(|rule| expressions(self.family, rule)).collect();
-        let same = |i: usize, j: usize| exprs[i] == live[j].exprs;
-        let (new, old) = (planned.len(), live.len());
-        // The length of the longest common subsequence behind each pair of indices.
-        let mut longest = vec![vec![0_usize; old + 1]; new + 1];
-        for i in (0..new).rev() {
-            for j in (0..old).rev() {
-                longest[i][j] = match same(i, j) {
-                    true => longest[i + 1][j + 1] + 1,
-                    false => longest[i + 1][j].max(longest[i][j + 1]),
-                };
-            }
+        let exprs = |rule: &Rule| expressions(self.family, rule);
+        let planned: Vec<_> = planned.iter().map(|rule| (exprs(rule), rule)).collect();
+        if planned.iter().map(|(exprs, _)| exprs).eq(live.iter().map(|rule| &rule.exprs)) {
+            return Vec::new();
         }
-        let (mut i, mut j) = (0, 0);
-        let mut lines = Vec::new();
-        while i < new || j < old {
-            if i < new && j < old && same(i, j) {
-                (i, j) = (i + 1, j + 1);
-            } else if j < old && (i == new || longest[i][j + 1] >= longest[i + 1][j]) {
-                let DumpedRule { exprs, comment, .. } = &live[j];
-                lines.push(Side::Kernel(commented(self.family, exprs, comment.as_deref())));
-                j += 1;
-            } else {
-                lines.push(Side::Plan(rule_text(self.family, &planned[i])));
-                i += 1;
-            }
-        }
-        lines
+        let in_kernel = |exprs: &[Expr]| live.iter().any(|rule| rule.exprs == exprs);
+        let in_plan = |exprs: &[Expr]| planned.iter().any(|(own, _)| own == exprs);
+        let is_order = live.iter().all(|rule| in_plan(&rule.exprs))
+            && planned.iter().all(|(exprs, _)| in_kernel(exprs));
+        let kernel = live.iter().filter(|rule| is_order || !in_plan(&rule.exprs));
+        let kernel = kernel.map(|DumpedRule { exprs, comment, .. }| {
+            Side::Kernel(commented(self.family, exprs, comment.as_deref()))
+        });
+        let plan = planned.iter().filter(|(exprs, _)| is_order || !in_kernel(exprs));
+        let plan = plan.map(|(_, rule)| Side::Plan(rule_text(self.family, rule)));
+        kernel.chain(plan).collect()
     }
 }
 

@@ -53,7 +53,7 @@ pub use diff::bytes_between;
 pub use event::Event;
 pub use lookups::KernelTables;
 pub use ownership::Ownership;
-pub use probe::{MissingFeature, features, missing_features};
+pub use probe::refused_rules;
 pub use quarantine::Suspect;
 pub use reconcile::Dataplane;
 pub(crate) use remove::{IPTABLES, KUBE_PROXY, is_kube_proxys};

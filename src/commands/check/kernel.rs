@@ -4,13 +4,13 @@
 use std::fmt::Display;
 use std::fs;
 
-use nfnetlink::nft::{Error, Kernel, Socket};
+use nfnetlink::nft::{Error, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 
 use super::{Facts, Judgement, fail, ok, warn};
 use crate::agent::health::families;
-use crate::dataplane::{self, Abilities, MissingFeature, missing_features};
+use crate::dataplane::{Abilities, refused_rules};
 use crate::flows::Conntrack;
 
 /// Opens a socket to nf_tables that answers.
@@ -55,33 +55,41 @@ fn answer<T>(answer: Result<T, Error>, release: &str) -> Judgement {
 
 pub(super) fn features(facts: &Facts<'_>) -> Judgement {
     let mut kernel = kernel()?;
-    // If the kernel cannot be asked, the next question says so.
-    let has_ipv6 = Abilities::ask(&mut kernel).map_or(true, |it| it.ipv6);
-    let mut missing = Vec::new();
-    for family in Family::ALL.into_iter().filter(|family| *family == Family::V4 || has_ipv6) {
-        let of_family = missing_features(&mut kernel, &facts.node_context, family);
-        missing.extend(of_family.map_err(unasked)?);
+    let abilities = Abilities::ask(&mut kernel).map_err(unasked)?;
+    let mut context = facts.node_context.clone();
+    context.options.tcp_timeouts = context.options.tcp_timeouts.filter(|_| abilities.timeouts);
+    let families = if abilities.ipv6 { &Family::ALL[..] } else { &[Family::V4] };
+    let mut refused = Vec::new();
+    for family in families {
+        refused.extend(refused_rules(&mut kernel, &context, *family).map_err(unasked)?);
     }
-    if missing.is_empty() {
-        let known = dataplane::features().collect::<Vec<_>>().join(", ");
-        let families = if has_ipv6 { "IPv4 and IPv6" } else { "IPv4" };
-        return ok(format!("the kernel accepts all rules for {families}: {known}"));
-    }
-    lacks(&missing)
+    let families = if abilities.ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+    judge(&refused, abilities.timeouts, families)
 }
 
-fn lacks(missing: &[MissingFeature]) -> Judgement {
-    let text = missing.iter().map(|it| format!("{}: {}", it.feature, it.reason));
-    let mut options: Vec<&str> = missing.iter().map(|it| it.option).collect();
-    options.dedup();
-    let remedy = format!("use a kernel with {}", options.join(", "));
-    let text = format!("missing: {}", text.collect::<Vec<_>>().join("; "));
-    if missing.iter().all(|it| it.is_optional) {
-        let effect =
-            "a client whose endpoint does not answer may try the same endpoint for two minutes";
-        return warn(format!("{text}; {effect}"), remedy);
+fn judge(refused: &[Refusal], has_timeouts: bool, families: &str) -> Judgement {
+    match refused {
+        [first, others @ ..] => {
+            let more = match others.len() {
+                0 => String::new(),
+                count => format!(", and {count} more"),
+            };
+            fail(
+                format!("the kernel refuses to {first}{more}"),
+                "use a kernel of Linux 5.9 or later with CONFIG_NF_TABLES, CONFIG_NFT_NAT, \
+                 CONFIG_NFT_MASQ, CONFIG_NFT_NUMGEN, CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6, \
+                 CONFIG_NFT_CT, CONFIG_NFT_REJECT and, for hash tables, CONFIG_NFT_HASH",
+            )
+        }
+        [] if !has_timeouts => warn(
+            "the kernel has no timeouts per connection: a client whose endpoint does not answer \
+             may try the same endpoint for two minutes",
+            "use a kernel with CONFIG_NF_CONNTRACK_TIMEOUT",
+        ),
+        [] => {
+            ok(format!("the kernel accepts all rules for {families}: numgen, fib, ct and others"))
+        }
     }
-    fail(text, remedy)
 }
 
 pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
@@ -136,6 +144,8 @@ fn reachable(on_node: bool, in_tables: bool) -> Judgement {
 
 #[cfg(test)]
 mod tests {
+    use nfnetlink::nft::{Batch, TableFamily};
+
     use super::super::Outcome::{self, Fail, Warn};
     use super::*;
 
@@ -144,20 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn missing_features_fail_by_name_unless_shunt_can_do_without() {
-        let mut missing = MissingFeature {
-            feature: "numgen (ip)".to_owned(),
-            option: "CONFIG_NFT_NUMGEN",
-            reason: "No such file or directory".to_owned(),
-            is_optional: false,
-        };
-        let text = "missing: numgen (ip): No such file or directory";
-        assert_eq!(
-            lacks(std::slice::from_ref(&missing)),
-            fail(text, "use a kernel with CONFIG_NFT_NUMGEN")
-        );
-        missing.is_optional = true;
-        assert_eq!(result(&lacks(&[missing])), Some(Warn));
+    fn services_work_without_timeouts_but_not_without_rules() {
+        let mut batch = Batch::new(None);
+        batch.add_table(TableFamily::Ip, "shunt", 0, "");
+        let refused = [batch.finish().refusal(1, Errno::EOPNOTSUPP, None)];
+        assert_eq!(result(&judge(&refused, true, "IPv4")), Some(Fail));
+        assert_eq!(result(&judge(&[], false, "IPv4")), Some(Warn));
     }
 
     #[test]

@@ -61,6 +61,7 @@ fn services_go_on_if_the_kernel_refuses_resets() {
                 family: Some(TableFamily::Ip),
                 table: TABLE.to_owned(),
                 object: GONE_ENDPOINTS.to_owned(),
+                rule: None,
                 keys: Vec::new(),
             }])
         })

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use nfnetlink::nft::{Batch, Kernel, Socket, TABLE_OWNER, TABLE_PERSIST, TableFamily};
-use shunt::dataplane::{Abilities, missing_features};
+use shunt::dataplane::{Abilities, refused_rules};
 use shunt_core::model::{Change, Dirty, Family, ObjectName, Store};
 use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
 use shunt_testbed::Netns;
@@ -14,7 +14,7 @@ fn kernel(ns: &Netns) -> Result<Socket> {
 }
 
 #[test]
-fn no_feature_is_missing_for_any_configuration() -> Result<()> {
+fn no_rule_is_refused_for_any_configuration() -> Result<()> {
     let ns = Netns::new()?;
     let mut kernel = kernel(&ns)?;
     let mut store = Store::new();
@@ -36,7 +36,7 @@ fn no_feature_is_missing_for_any_configuration() -> Result<()> {
             let options = Options { detect_local, node_port_addresses, ..Options::default() };
             let node_context = NodeContext::of(&store, &options, "node-1");
             for family in Family::ALL {
-                assert_eq!(missing_features(&mut kernel, &node_context, family)?, []);
+                assert_eq!(refused_rules(&mut kernel, &node_context, family)?, []);
             }
         }
     }

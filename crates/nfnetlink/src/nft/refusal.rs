@@ -9,6 +9,7 @@ use super::uapi::{
     NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_NAME, NFTA_TABLE_NAME,
     NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
 };
+use super::{DumpedRule, rule_text};
 use crate::Family;
 use crate::attr::{Attrs, align};
 use crate::message::{HEADER, Message};
@@ -29,6 +30,8 @@ pub struct Refusal {
     pub table: String,
     /// The name of the chain or set; empty if the message was about the table itself.
     pub object: String,
+    /// The text of the rule, if the message was about one.
+    pub rule: Option<String>,
     /// The key of the element that the kernel reported; all keys of the message if it reported
     /// none.
     pub keys: Vec<Vec<u8>>,
@@ -39,6 +42,9 @@ impl fmt::Display for Refusal {
         write!(f, "{}", self.operation)?;
         if let Some(family) = self.family {
             write!(f, " {family} {} {}", self.table, self.object)?;
+        }
+        if let Some(rule) = &self.rule {
+            write!(f, " (`{rule}`)")?;
         }
         if let [key, more @ ..] = &self.keys[..] {
             f.write_str(" key ")?;
@@ -111,11 +117,14 @@ impl Answer {
         let text = |kind| attrs.text(kind).unwrap_or_default().to_owned();
         let is_element = matches!(kind, libc::NFT_MSG_NEWSETELEM | libc::NFT_MSG_DELSETELEM);
         let keys = message.filter(|_| is_element).map(|it| element_keys(&it, self.offset));
+        let family = message.and_then(|it| Family::from_number(*it.payload.first()?));
+        let rule = DumpedRule::parse(&attrs).filter(|_| kind == libc::NFT_MSG_NEWRULE);
         Refusal {
             errno: Errno::from_raw(self.errno),
             explanation: self.explanation.clone(),
             operation,
-            family: message.and_then(|it| Family::from_number(*it.payload.first()?)),
+            family,
+            rule: rule.zip(family).map(|(rule, family)| rule_text(family, &rule.exprs)),
             // All messages begin with the name of the table.
             table: text(NFTA_TABLE_NAME),
             object: object.map(text).unwrap_or_default(),
