@@ -137,7 +137,7 @@ mod tests {
         let refuse = |call: Call<'_>| {
             let Call::Commit(batch) = call else { return None };
             let refusals = (1..batch.messages()).map(|it| batch.refusal(it, Errno::ENOENT, None));
-            let refusals = refusals.filter(|it| it.to_string().contains("masquerade"));
+            let refusals = refusals.filter(|it| it.to_string().contains("masquerade fully"));
             let refusals: Vec<_> = refusals.collect();
             (!refusals.is_empty()).then_some(Fault::Before(Error::Refused(refusals)))
         };

@@ -17,7 +17,7 @@ use super::codec::{decode, encode_key, encode_key_end, gone_set_type, set_type, 
 use super::gone;
 use super::listing::{Structure, list, planned_chains};
 use super::ownership::TableOwner;
-use super::record::{KernelRecord, Rebuild, Stray, Table, TableState};
+use super::record::{KernelRecord, Stray, Table, TableState};
 use super::slots::Slotted;
 use super::translate::expressions;
 
@@ -64,9 +64,7 @@ impl Reading {
         for family in Family::ALL {
             let state = read_structure(kernel, node_context, family)?;
             if let TableState::Ours(table) = &state {
-                if table.rebuild.is_none() {
-                    reading.read_elements(kernel, family)?;
-                }
+                reading.read_elements(kernel, family)?;
                 if table.has_gone_set {
                     reading.gone[family as usize] = gone::listed(kernel, family)?;
                 }
@@ -96,21 +94,19 @@ pub(super) fn read_structure(
     let is_gone_set =
         |found: &DumpedSet| found.name == GONE_ENDPOINTS && found.is(&gone_set_type(family));
     let has_gone_set = sets.iter().any(is_gone_set);
-    let right = |found: &DumpedSet| {
-        Set::from_name(&found.name).filter(|set| found.is(&set_type(family, *set)))
+    let is_own = |found: &&DumpedSet| {
+        Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
     };
-    let right_sets: Vec<Set> = sets.iter().filter_map(right).collect();
-    let mut foreign_chains = Vec::new();
+    let own_sets = sets.iter().filter(is_own).count();
+    if own_sets < Set::ALL.len() || sets.len() > own_sets + usize::from(has_gone_set) {
+        return Ok(TableState::Unusable);
+    }
     let planned = planned_chains(node_context, family);
     let mut chains = BTreeMap::new();
     for found in found_chains {
         let wanted = ChainName::parse(&found.name).and_then(&planned);
         let Some(wanted) = wanted.filter(|wanted| same_hook(&found, wanted)) else {
-            if found.base.is_some() {
-                return Ok(TableState::Unusable);
-            }
-            foreign_chains.push(found.name);
-            continue;
+            return Ok(TableState::Unusable);
         };
         let live = rules.remove(&found.name).unwrap_or_default();
         let right = implements(family, &wanted, &live);
@@ -127,21 +123,7 @@ pub(super) fn read_structure(
             sizes[set as usize] = found.size;
         }
     }
-    let is_intact = foreign_chains.is_empty()
-        && right_sets.len() == Set::ALL.len()
-        && sets.len() == right_sets.len() + usize::from(has_gone_set);
-    let mut rebuild = None;
-    if !is_intact {
-        chains.values_mut().for_each(|chain| *chain = None);
-        sizes = Sizes::default();
-        let keeps_affinity = right_sets.contains(&Set::Affinity);
-        let is_kept = |found: &DumpedSet| {
-            is_gone_set(found) || (keeps_affinity && found.name == Set::Affinity.name())
-        };
-        let sets = sets.iter().filter(|found| !is_kept(found)).map(|found| found.name.clone());
-        rebuild = Some(Rebuild { sets: sets.collect(), chains: foreign_chains, keeps_affinity });
-    }
-    Ok(TableState::Ours(Table { chains, owner, sizes, has_gone_set, timeouts, rebuild }))
+    Ok(TableState::Ours(Table { chains, owner, sizes, has_gone_set, timeouts, rebuild: false }))
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.

@@ -41,27 +41,15 @@ pub(super) struct Table {
     pub(super) has_gone_set: bool,
     /// The objects for TCP, each with its timeouts. The agent keeps those of former sysctls.
     pub(super) timeouts: BTreeSet<TcpTimeouts>,
-    /// The sets must be made anew, because one is too small or is none of shunt's.
-    pub(super) rebuild: Option<Rebuild>,
-}
-
-/// What a transaction deletes to make the sets of a table anew. The table itself stays, with its base
-/// chains, its objects and the entries of session affinity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rebuild {
-    /// The sets to delete.
-    pub(super) sets: Vec<String>,
-    /// The chains of other processes to delete.
-    pub(super) chains: Vec<String>,
-    /// The map of session affinity stays as it is.
-    pub(super) keeps_affinity: bool,
+    /// The sets must be made anew, because one is too small.
+    pub(super) rebuild: bool,
 }
 
 impl Table {
     /// Makes a table with empty sets of these sizes.
     pub(super) fn new(owner: TableOwner, sizes: Sizes) -> Table {
         let (chains, timeouts) = Default::default();
-        Table { chains, owner, sizes, has_gone_set: false, timeouts, rebuild: None }
+        Table { chains, owner, sizes, has_gone_set: false, timeouts, rebuild: false }
     }
 
     /// Returns true if the table has exactly this chain.
@@ -138,12 +126,7 @@ impl KernelRecord {
         if let Some(table) = self.ours_mut(family) {
             let bound = table.chains.iter_mut().filter(|(name, _)| !name.is_for_gone_endpoints());
             bound.for_each(|(_, chain)| *chain = None);
-            let sets = Set::ALL.into_iter().filter(|set| !set.is_dynamic());
-            table.rebuild = Some(Rebuild {
-                sets: sets.map(|set| set.name().to_owned()).collect(),
-                chains: Vec::new(),
-                keeps_affinity: true,
-            });
+            table.rebuild = true;
             table.sizes = Sizes::default();
         }
         self.forget_elements(family);

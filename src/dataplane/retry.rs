@@ -123,8 +123,7 @@ impl Dataplane {
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);
         }
-        let rebuilds =
-            |family| current.record.ours(family).is_some_and(|table| table.rebuild.is_some());
+        let rebuilds = |family| current.record.ours(family).is_some_and(|table| table.rebuild);
         if Family::ALL.into_iter().any(rebuilds) || current.record.replaces_a_table() {
             // The sets may be large enough without that Service.
             self.state.lose();

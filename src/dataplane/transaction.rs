@@ -19,7 +19,7 @@ use super::diff::{Delta, Stale};
 use super::gone::GoneDelta;
 use super::ownership::{OWNED, TableOwner, add_set, create_table};
 use super::quarantine::Suspect;
-use super::record::{Rebuild, Table, TableState};
+use super::record::{Table, TableState};
 use super::slots::pools_with_affinity;
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
@@ -110,13 +110,11 @@ impl Prepared {
             if capacity::are_too_small(&next.sizes, &counts) {
                 too_small.push(family);
             }
-            let rebuild = record.ours(family).and_then(|table| table.rebuild.as_ref());
-            if let Some(rebuild) = rebuild {
+            if next.rebuild {
                 let next = next.to_mut();
-                (next.sizes, next.rebuild) = (sizes_for(&counts), None);
-                write_rebuild(family, rebuild, next, &mut batch);
+                (next.sizes, next.rebuild) = (sizes_for(&counts), false);
+                make_sets_anew(family, next, &mut batch);
             }
-            let has_affinity = rebuild.is_none_or(|rebuild| rebuild.keeps_affinity);
             let is_new = record.ours(family).is_none();
             if is_new {
                 let mut entries = Elements::new();
@@ -126,8 +124,7 @@ impl Prepared {
                 }
                 create_table(family, if owned { OWNED } else { 0 }, &next.sizes, &mut batch);
                 batch.add_elements(table, TABLE, Set::Affinity.name(), &entries);
-            } else if has_affinity && let Some(narrowed) = looks.due(family, &stale, is_known, now)
-            {
+            } else if let Some(narrowed) = looks.due(family, &stale, is_known, now) {
                 // Frontends in quarantine stay unchanged.
                 let pools = |key| {
                     if quarantine.holds(Suspect::Frontend(key)) {
@@ -223,21 +220,17 @@ impl Prepared {
     }
 }
 
-/// Makes the sets of a table anew, without their elements. The rules that refer to them go first.
-fn write_rebuild(family: Family, rebuild: &Rebuild, next: &Table, batch: &mut Batch) {
+/// Makes the sets of a table anew, without their elements, but for the entries of session affinity. The
+/// rules that refer to them go first.
+fn make_sets_anew(family: Family, next: &Table, batch: &mut Batch) {
     let table = table_family(family);
-    let own = next.chains.iter().filter(|(_, chain)| chain.is_none());
-    for chain in own.map(|(name, _)| name.to_string()).chain(rebuild.chains.iter().cloned()) {
-        batch.flush_chain(table, TABLE, &chain);
+    for (chain, _) in next.chains.iter().filter(|(_, chain)| chain.is_none()) {
+        batch.flush_chain(table, TABLE, &chain.to_string());
     }
-    for set in &rebuild.sets {
-        batch.delete_set(table, TABLE, set);
+    for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
+        batch.delete_set(table, TABLE, set.name());
+        add_set(family, set, &next.sizes, batch);
     }
-    for chain in &rebuild.chains {
-        batch.delete_chain(table, TABLE, chain);
-    }
-    let new = Set::ALL.into_iter().filter(|set| !(rebuild.keeps_affinity && set.is_dynamic()));
-    new.for_each(|set| add_set(family, set, &next.sizes, batch));
 }
 
 /// Writes all chains before the first rule, so that rules can refer to any chain. Replaces the

@@ -7,7 +7,7 @@ mod error;
 mod family;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
-pub mod generic;
+pub mod ipvs;
 pub mod message;
 pub mod nft;
 pub mod route;

@@ -1,16 +1,11 @@
-//! Removal of the leftovers of kube-proxy's IPVS mode, by generic netlink and rtnetlink.
+//! Removal of the leftovers of kube-proxy's IPVS mode.
 
 use std::io;
 
-use nfnetlink::generic::Generic;
+use nfnetlink::ipvs;
 use nfnetlink::route::delete_link;
 
-use super::{IPVS_INTERFACE, IPVS_SERVICES, has_ipvs_interface, ipvs_services};
-
-/// `include/uapi/linux/ip_vs.h`.
-const IPVS_GENL_NAME: &str = "IPVS";
-const IPVS_GENL_VERSION: u8 = 1;
-const IPVS_CMD_FLUSH: u8 = 17;
+use super::{IPVS_INTERFACE, has_ipvs_interface, ipvs_services};
 
 /// The result of [`remove_ipvs`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,16 +25,10 @@ pub fn remove_ipvs() -> io::Result<RemovedIpvs> {
     if !has_ipvs_interface() {
         return Ok(RemovedIpvs::default());
     }
-    // Asking for the family would load the module.
-    let services = if std::fs::exists(IPVS_SERVICES)? {
-        let services = ipvs_services();
-        let mut generic = Generic::open()?;
-        let family = generic.family(IPVS_GENL_NAME)?;
-        generic.order("flush IPVS", family, IPVS_CMD_FLUSH, IPVS_GENL_VERSION)?;
-        services
-    } else {
-        0
-    };
+    let services = ipvs_services();
+    if services > 0 {
+        ipvs::flush()?;
+    }
     delete_link(IPVS_INTERFACE)?;
     Ok(RemovedIpvs { services, interface: true })
 }

@@ -90,13 +90,12 @@ fn sets_that_are_too_small_are_made_anew_in_one_transaction() -> Result<()> {
 
 /// A process can add to a table that has no owner.
 #[test]
-fn table_with_sets_and_chains_of_others_is_repaired_in_place() -> Result<()> {
+fn table_with_sets_and_chains_of_others_is_made_anew() -> Result<()> {
     let ns = Netns::new()?;
     let mut agent = dataplane(&ns, services(0..3))?;
     agent.sync()?;
     drop(agent);
-    let (before, rules) = (handles(&ns)?, ns.output("nft", &["-s", "list", "ruleset"])?);
-    ensure!(before.iter().any(|line| line.contains("ct timeout tcp-")), "{before:?}");
+    let rules = ns.output("nft", &["-s", "list", "ruleset"])?;
     ns.nft(
         "add set ip shunt foreign { type ipv4_addr; }
          add chain ip shunt guest
@@ -107,7 +106,6 @@ fn table_with_sets_and_chains_of_others_is_repaired_in_place() -> Result<()> {
     let mut agent = dataplane(&ns, services(0..3))?;
     agent.sync()?.context("nothing was repaired")?;
     drop(agent);
-    assert_eq!(handles(&ns)?, before);
     let sorted = |rules: &str| {
         let mut lines: Vec<String> = rules.lines().map(str::to_owned).collect();
         lines.sort();
