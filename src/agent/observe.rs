@@ -44,11 +44,6 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Committing { flows, node_context } => {
-                if let Some(sweeps) = &self.sweeps {
-                    sweeps.announce(|| sweep(flows.clone(), node_context));
-                }
-            }
             Event::Synced {
                 wrote,
                 flows,
@@ -195,8 +190,8 @@ impl Observer {
         }
     }
 
-    fn sweep(&mut self, flows: Flows, snapshot: &Snapshot) {
-        let (Some(sweeps), false) = (&mut self.sweeps, flows.is_empty()) else { return };
+    fn sweep(&self, flows: Flows, snapshot: &Snapshot) {
+        let (Some(sweeps), false) = (&self.sweeps, flows.is_empty()) else { return };
         if let Some(node_context) = &snapshot.node_context {
             sweeps.committed(sweep(flows, node_context));
         }

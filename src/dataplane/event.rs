@@ -4,19 +4,12 @@ use std::time::Duration;
 
 use nfnetlink::nft::{Error, Writer};
 use shunt_core::model::{ChangeBatch, ChangeCounts, ObjectName};
-use shunt_core::plan::{Flows, LoopbackChanges, NodeContext};
+use shunt_core::plan::{Flows, LoopbackChanges};
 
 use super::{CommitStats, Quarantined, Snapshot, SpecConflict, SyncReport};
 
 /// An event of the dataplane's thread.
 pub enum Event<'a> {
-    /// The thread is about to commit a transaction that changes backends. The commit may fail.
-    Committing {
-        /// As in [`Event::Synced`].
-        flows: &'a Flows,
-        /// The node after the commit.
-        node_context: &'a NodeContext,
-    },
     /// A sync succeeded: the kernel holds the plan. `wrote` is `None` without a difference.
     Synced {
         /// The result of the transaction.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
-use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options};
+use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, Options};
 
 use super::abilities::Abilities;
 use super::affinity::Looks;
@@ -243,19 +243,14 @@ impl Dataplane {
         self.quarantine.next_trial()
     }
 
-    /// Reconciles the kernel with the plan of the known objects. Calls `announce` before each
-    /// transaction that changes backends for existing flows. Returns `None` if there was nothing to
-    /// write.
+    /// Reconciles the kernel with the plan of the known objects. Returns `None` if there was nothing
+    /// to write.
     ///
     /// # Errors
     /// Nothing was written then; the next sync handles the difference.
-    pub fn reconcile(
-        &mut self,
-        now: Instant,
-        announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Option<SyncReport>, nft::Error> {
+    pub fn reconcile(&mut self, now: Instant) -> Result<Option<SyncReport>, nft::Error> {
         let started = self.stopwatch.elapsed();
-        let result = self.attempts(now, announce);
+        let result = self.attempts(now);
         self.stats.took += self.stopwatch.elapsed().saturating_sub(started);
         result
     }
@@ -265,18 +260,18 @@ impl Dataplane {
     /// # Errors
     /// As for [`Dataplane::reconcile`].
     pub fn sync(&mut self) -> Result<Option<SyncReport>, nft::Error> {
-        self.reconcile(Instant::now(), &mut |_, _| {})
+        self.reconcile(Instant::now())
     }
 
-    fn attempts(
-        &mut self,
-        now: Instant,
-        announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Option<SyncReport>, nft::Error> {
+    fn attempts(&mut self, now: Instant) -> Result<Option<SyncReport>, nft::Error> {
         let mut lessons = Lessons::default();
         let mut attempts = 1;
         loop {
-            let error = match self.attempt(&mut lessons, now, announce) {
+            let attempt = match self.next(&mut lessons, now) {
+                Ok(prepared) => prepared.map(|prepared| self.commit(prepared)).transpose(),
+                Err(error) => Err(error),
+            };
+            let error = match attempt {
                 Err(error) => error,
                 done => return done,
             };
@@ -287,19 +282,6 @@ impl Dataplane {
             }
             attempts += 1;
         }
-    }
-
-    fn attempt(
-        &mut self,
-        lessons: &mut Lessons,
-        now: Instant,
-        announce: &mut dyn FnMut(&Flows, &NodeContext),
-    ) -> Result<Option<SyncReport>, nft::Error> {
-        let Some(prepared) = self.next(lessons, now)? else { return Ok(None) };
-        if let Some(node_context) = self.desired.node_context().filter(|_| !self.flows.is_empty()) {
-            announce(&self.flows, node_context);
-        }
-        self.commit(prepared).map(Some)
     }
 
     /// Updates the plan and makes the transaction for it, without a commit. Returns `None` if there

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{Error, Listener};
 use shunt_core::jitter;
 use shunt_core::model::{ChangeBatch, ChangeCounts};
-use shunt_core::plan::{ChainName, Flows, NodeContext};
+use shunt_core::plan::ChainName;
 
 use super::command::{Backlog, Command, Configure};
 use super::{Dataplane, Event, Quarantined, Snapshot, SyncReport, by_service};
@@ -219,11 +219,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     }
 
     fn sync(&mut self, now: Instant) {
-        let report = &mut self.report;
-        let mut announce = |flows: &Flows, node_context: &NodeContext| {
-            report(Event::Committing { flows, node_context });
-        };
-        match self.dataplane.reconcile(now, &mut announce) {
+        match self.dataplane.reconcile(now) {
             Ok(wrote) => {
                 self.last_commit = wrote.map(|_| now).or(self.last_commit);
                 self.synced(wrote, now);

@@ -12,7 +12,7 @@
 //! ([`Conntrack`]), the thread for it, so that a commit never waits for a sweep ([`spawn`],
 //! [`Sweeps`]), and the [`sysctl`]s.
 //!
-//! Invariant: a sweep deletes no flow that a commit allows, also while the commit is made.
+//! Invariant: a sweep deletes no flow that a commit before its end allows.
 //!
 //! Must not know: Services, slices, nf_tables. It never deletes entries of TCP or SCTP, or flows
 //! to anything but the frontends of a sweep.

@@ -9,14 +9,8 @@ use nfnetlink::conntrack::Connection;
 use super::Sweep;
 
 /// The sending end of the queue. Its drop ends the thread.
-///
-/// The caller calls [`Sweeps::announce`] before each commit that changes the backends of a frontend,
-/// **also for additions**, and [`Sweeps::committed`] after it. A sweep that waits or is in progress
-/// must not delete flows that a later commit allows.
 pub struct Sweeps {
-    sender: Sender<Message>,
-    /// True after the first sweep, which may be in progress.
-    started: bool,
+    sender: Sender<Sweep>,
     unswept: Unswept,
 }
 
@@ -76,25 +70,14 @@ impl Unswept {
     }
 }
 
-/// A message about a commit.
-enum Message {
-    Announced(Sweep),
-    Committed(Sweep),
-}
-
 impl Sweeps {
-    /// Announces a commit. From now on, sweeps keep flows to its backends.
-    pub fn announce(&self, upcoming: impl FnOnce() -> Sweep) {
-        if self.started {
-            self.send(Message::Announced(upcoming()));
-        }
-    }
-
-    /// Requests a sweep after a commit. The caller passes all frontends first.
-    pub fn committed(&mut self, sweep: Sweep) {
-        self.started = true;
+    /// Requests a sweep after a commit, with all frontends whose backends changed, **also by
+    /// additions**: a sweep that waits or is in progress must not delete flows that a later commit
+    /// allows.
+    pub fn committed(&self, sweep: Sweep) {
         self.unswept.lock().queued.get_or_insert_with(Instant::now);
-        self.send(Message::Committed(sweep));
+        // The thread is gone only if the process is ending.
+        let _ = self.sender.send(sweep);
     }
 
     /// Returns the state of the sweeps.
@@ -102,48 +85,35 @@ impl Sweeps {
     pub fn unswept(&self) -> Unswept {
         self.unswept.clone()
     }
-
-    fn send(&self, message: Message) {
-        // The thread is gone only if the process is ending.
-        let _ = self.sender.send(message);
-    }
 }
 
 /// Makes a queue.
 pub(super) fn channel() -> (Sweeps, Queue) {
     let (sender, receiver) = mpsc::channel();
     let unswept = Unswept::default();
-    let queue = Queue { receiver, waiting: None, upcoming: None, unswept: unswept.clone() };
-    (Sweeps { sender, started: false, unswept }, queue)
+    let queue = Queue { receiver, waiting: None, unswept: unswept.clone() };
+    (Sweeps { sender, unswept }, queue)
 }
 
 /// The receiving end of the queue, with what waits in it.
 pub(super) struct Queue {
-    receiver: Receiver<Message>,
+    receiver: Receiver<Sweep>,
     /// The waiting sweeps, merged.
     waiting: Option<Sweep>,
-    /// The last announced commit, until a sync succeeds.
-    upcoming: Option<Sweep>,
     pub(super) unswept: Unswept,
 }
 
 impl Queue {
-    fn receive(&mut self, message: Message) {
-        match message {
-            Message::Announced(upcoming) => self.upcoming = Some(upcoming),
-            Message::Committed(sweep) => {
-                self.upcoming = None;
-                match &mut self.waiting {
-                    Some(waiting) => waiting.merge(sweep),
-                    None => self.waiting = Some(sweep),
-                }
-            }
+    fn receive(&mut self, sweep: Sweep) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.merge(sweep),
+            None => self.waiting = Some(sweep),
         }
     }
 
     fn receive_all(&mut self) {
-        while let Ok(message) = self.receiver.try_recv() {
-            self.receive(message);
+        while let Ok(sweep) = self.receiver.try_recv() {
+            self.receive(sweep);
         }
     }
 
@@ -155,23 +125,21 @@ impl Queue {
                 self.unswept.take();
                 return Ok(sweep);
             }
-            let message = match until {
+            let sweep = match until {
                 None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected)?,
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     self.receiver.recv_timeout(left)?
                 }
             };
-            self.receive(message);
+            self.receive(sweep);
         }
     }
 
-    /// Returns true if an announced commit or a waiting sweep allows the flow. The announcement of a
-    /// commit is older than all flows that follow its rules. So after a listing, the queue has the
-    /// announcements for all listed entries.
+    /// Returns true if a waiting sweep allows the flow: its commit is later than the sweep in progress.
     pub(super) fn permits(&mut self, entry: &Connection) -> bool {
         self.receive_all();
-        [&self.waiting, &self.upcoming].into_iter().flatten().any(|sweep| sweep.permits(entry))
+        self.waiting.as_ref().is_some_and(|sweep| sweep.permits(entry))
     }
 }
 
@@ -202,37 +170,27 @@ mod tests {
         entry_of(17, "192.0.2.1:40000", FRONTEND, &endpoint)
     }
 
-    /// Returns which of these ports the announced commits allow.
-    fn permitted(queue: &mut Queue) -> Vec<u16> {
-        (1..=4).filter(|port| queue.permits(&entry(*port))).collect()
-    }
-
     #[test]
     fn flows_to_backends_of_later_commits_are_kept() {
-        let (mut sweeps, mut queue) = channel();
+        let (sweeps, mut queue) = channel();
+        let permitted = |queue: &mut Queue| -> Vec<u16> {
+            (1..=4).filter(|port| queue.permits(&entry(*port))).collect()
+        };
         sweeps.committed(sweep(&[1]));
         assert_eq!(queue.next(None), Ok(sweep(&[1])));
         assert_eq!(permitted(&mut queue), NONE, "what is swept decides itself");
-
-        sweeps.announce(|| sweep(&[2]));
-        assert_eq!(permitted(&mut queue), [2], "during the commit");
-        sweeps.announce(|| sweep(&[2, 3]));
-        assert_eq!(permitted(&mut queue), [2, 3], "the first attempt failed");
         sweeps.committed(sweep(&[2, 3]));
         assert_eq!(permitted(&mut queue), [2, 3], "the next sweep waits");
-        sweeps.announce(|| sweep(&[4]));
-        assert_eq!(permitted(&mut queue), [2, 3, 4], "during the next commit");
-
         assert_eq!(queue.next(None), Ok(sweep(&[2, 3])));
-        assert_eq!(permitted(&mut queue), [4], "the commit may still be in progress");
-        sweeps.committed(sweep(&[4]));
-        assert_eq!(queue.next(None), Ok(sweep(&[4])));
         assert_eq!(permitted(&mut queue), NONE);
+        assert_eq!(queue.next(Some(Instant::now())), Err(RecvTimeoutError::Timeout));
+        drop(sweeps);
+        assert_eq!(queue.next(None), Err(RecvTimeoutError::Disconnected));
     }
 
     #[test]
     fn oldest_commit_counts_until_its_sweep_ends() {
-        let (mut sweeps, mut queue) = channel();
+        let (sweeps, mut queue) = channel();
         let unswept = sweeps.unswept();
         assert_eq!(unswept.oldest(), None);
         sweeps.committed(sweep(&[1]));
@@ -247,17 +205,5 @@ mod tests {
         assert_eq!(queue.next(None), Ok(sweep(&[3])));
         unswept.finish();
         assert_eq!(unswept.oldest(), None);
-    }
-
-    #[test]
-    fn announcement_starts_no_sweep() {
-        let (mut sweeps, mut queue) = channel();
-        sweeps.announce(|| unreachable!("nothing is swept yet"));
-        sweeps.committed(sweep(&[1]));
-        sweeps.announce(|| sweep(&[2]));
-        assert_eq!(queue.next(None), Ok(sweep(&[1])));
-        assert_eq!(queue.next(Some(Instant::now())), Err(RecvTimeoutError::Timeout));
-        drop(sweeps);
-        assert_eq!(queue.next(None), Err(RecvTimeoutError::Disconnected));
     }
 }

@@ -57,28 +57,6 @@ fn changes_wait_for_the_pause_after_a_failure() {
 }
 
 #[test]
-fn transactions_that_change_backends_are_announced_before_they_are_committed() {
-    let mut world = World::new();
-    let announced = world.announced();
-    let (told, seen) = std::sync::mpsc::channel();
-    let mut fails = true;
-    world.on_commit(move |_| {
-        told.send(announced.load(Ordering::Relaxed)).expect("a test that listens");
-        std::mem::take(&mut fails).then(no_buffers)
-    });
-    world.send(over_udp(cluster(&[11])));
-    world.pass(SECOND);
-    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [1, 2], "a failure, and its retry");
-    world.send(over_udp(endpoints(&[11, 12])));
-    world.pass(SECOND);
-    assert_eq!(seen.try_iter().next(), Some(3));
-    let announced = world.announced().load(Ordering::Relaxed);
-    world.send(over_udp(endpoints(&[11, 12])));
-    world.pass(3600 * SECOND);
-    assert_eq!(world.announced().load(Ordering::Relaxed), announced, "nothing more to commit");
-}
-
-#[test]
 fn transaction_whose_answer_is_lost_is_read_back() {
     let mut world = World::new();
     let commits = Arc::new(AtomicUsize::new(0));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,8 +48,6 @@ struct Shared {
     processor: Duration,
     log: Vec<Logged>,
     triggers: usize,
-    /// The number of transactions that were announced.
-    announced: Arc<AtomicUsize>,
     /// The frontends with changed flows.
     swept: BTreeSet<FrontendKey>,
     snapshot: Arc<Snapshot>,
@@ -75,9 +72,6 @@ impl Handle {
 
     fn report(&self, event: Event<'_>) {
         match event {
-            Event::Committing { .. } => {
-                self.lock().announced.fetch_add(1, Ordering::Relaxed);
-            }
             Event::Synced { wrote, batches, snapshot, flows, .. } => {
                 let mut shared = self.lock();
                 shared.swept.extend(flows.into_iter().map(|(key, _)| key));
@@ -189,11 +183,6 @@ impl World {
             Call::Commit(batch) => fail(batch).map(Fault::Before),
             _ => None,
         });
-    }
-
-    /// The number of announced transactions, also while one is committed.
-    pub(super) fn announced(&self) -> Arc<AtomicUsize> {
-        self.shared.lock().announced.clone()
     }
 
     /// Takes the frontends whose flows were to be swept since the last call.

@@ -35,7 +35,7 @@ fn both(all: &[u16], dying: &[u16]) -> Vec<Change> {
 }
 
 fn reconcile(dataplane: &mut Dataplane, now: Instant) -> Result<Option<SyncReport>> {
-    Ok(dataplane.reconcile(now, &mut |_, _| {})?)
+    Ok(dataplane.reconcile(now)?)
 }
 
 /// The gone endpoints in the kernel, without their times.

@@ -71,7 +71,7 @@ impl Scene {
         let mut looks = 0;
         while let Some(at) = self.dataplane.next_look() {
             ensure!(looks < 100, "it looks on for ever");
-            self.dataplane.reconcile(at, &mut |_, _| {})?;
+            self.dataplane.reconcile(at)?;
             looks += 1;
             behind_each(self);
         }

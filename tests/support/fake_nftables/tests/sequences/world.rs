@@ -93,7 +93,7 @@ impl World {
         }
         dataplane.sync().context("a sync without troubles")?;
         if let Some(at) = dataplane.next_look() {
-            dataplane.reconcile(at, &mut |_, _| {})?;
+            dataplane.reconcile(at)?;
         }
         self.verify()?;
         if !foreign && settled {
