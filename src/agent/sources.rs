@@ -185,12 +185,7 @@ impl Objects {
 
 /// Returns the access to the API server of a configuration.
 pub(crate) fn access(config: &Config, dialer: Option<Dialer>) -> Access {
-    Access {
-        kubeconfig: config.kubeconfig.clone(),
-        master: config.master.clone(),
-        dialer,
-        content_type: config.content_type,
-    }
+    Access { kubeconfig: config.kubeconfig.clone(), master: config.master.clone(), dialer }
 }
 
 /// Returns the names of the nodes with endpoints.

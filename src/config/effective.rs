@@ -11,7 +11,6 @@ use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::Options;
 
 use super::check::Check;
-use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, is_hash, prefixes_of};
 use super::{
     Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
@@ -56,7 +55,6 @@ pub(super) fn effective(
         options,
         node_name: node_name(full, &mut check),
         kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
-        content_type: content_type(full, &mut check),
         master: None,
         healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
         metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),

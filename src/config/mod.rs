@@ -7,7 +7,6 @@
 
 mod check;
 mod configuration;
-mod content_type;
 mod defaults;
 mod duration;
 mod effective;
@@ -28,7 +27,6 @@ use std::time::Duration;
 use shunt_core::plan::Options;
 
 use crate::flows::sysctl;
-use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 pub use configuration::Configuration;
@@ -52,8 +50,6 @@ pub struct Config {
     pub node_name: String,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// `clientConnection.acceptContentTypes`, by default `contentType`: protobuf or JSON.
-    pub content_type: ContentType,
     /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
     /// `healthzBindAddress`; `None` means no health server.

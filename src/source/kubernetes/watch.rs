@@ -17,7 +17,6 @@ use super::Listing;
 use super::api_status::ApiStatus;
 use super::backoff::{Backoff, MAX_PAUSE};
 use super::client::Connection;
-use super::content_type::Negotiation;
 use super::decoder::Decoder;
 use super::failure::Failure;
 use super::messages::{Event, Events};
@@ -50,7 +49,6 @@ pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
     api_status: Arc<ApiStatus>,
-    negotiation: Negotiation,
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     backoff: Backoff,
@@ -94,7 +92,6 @@ impl Watch {
     ) -> Watch {
         Watch {
             resource,
-            negotiation: Negotiation::new(connection.content_type()),
             connection,
             api_status,
             decoder,
@@ -129,12 +126,6 @@ impl Watch {
     async fn recover(&mut self, failure: Failure) {
         let kind = self.resource.kind;
         match &failure {
-            Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
-                if self.negotiation.fall_back() =>
-            {
-                self.api_status.lost(kind, &failure, true);
-                return;
-            }
             Failure::Ended if self.backoff.failures() < SHORT_LIVED => {}
             Failure::Silent => {
                 self.silences += 1;
@@ -252,7 +243,7 @@ impl Watch {
     async fn follow(&mut self, client: &Client) -> Result<(), Failure> {
         let Some(version) = &self.version else { return self.list(client).await };
         let request = self.resource.watch(version);
-        let events = Events::new(send(client, request, self.negotiation.accept()).await?);
+        let events = Events::new(send(client, request).await?);
         self.fruitless += 1;
         if std::mem::replace(&mut self.watched, true) {
             self.api_status.restarted(self.resource.kind);
@@ -268,7 +259,7 @@ impl Watch {
         let version = loop {
             let is_first = next.is_none();
             let request = self.resource.list(&self.relist_from, limit, next.as_deref());
-            let answer = match send(client, request, self.negotiation.accept()).await {
+            let answer = match send(client, request).await {
                 Err(Failure::Expired) if !is_first && limit => {
                     (list, limit, next) = (List::default(), false, None);
                     continue;
@@ -321,18 +312,18 @@ impl Watch {
     }
 
     /// Delivers an event.
-    async fn take(&mut self, event: Event<'_>) -> Result<(), Failure> {
+    async fn take(&mut self, event: Event) -> Result<(), Failure> {
         let received = Instant::now();
-        let (decoded, object) = match event {
+        let decoded = match event {
             Event::Bookmark(version) => {
                 self.is_news(&version)?;
                 self.advance(version);
                 return Ok(());
             }
-            Event::Current(object) => (self.decoder.take(&object), object),
-            Event::Gone(object) => (self.decoder.take_gone(&object), object),
+            Event::Current(object) => self.decoder.take(&object),
+            Event::Gone(object) => self.decoder.take_gone(&object),
         };
-        if let Some(converted) = decoded.map_err(|reason| object.invalid(reason))?
+        if let Some(converted) = decoded.map_err(Failure::Garbage)?
             && self.is_news(&converted.version)?
         {
             let triggers = self.decoder.trigger(&converted).into_iter().collect();
