@@ -1,8 +1,7 @@
 //! Writes YAML as JSON.
 //!
-//! JSON is a subset of YAML. The parser has a stack of its own, not that of the thread, and both
-//! the parser and this writer are bounded: any text costs time and memory in proportion to its
-//! length.
+//! JSON is a subset of YAML. The parser limits the nesting, and with it the recursion of this writer, which
+//! limits the copies: any text costs time and memory in proportion to its length.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -34,7 +33,6 @@ pub(super) struct Reader<'a> {
     json: Vec<u8>,
     /// The line of the text that the end of `json` stands for.
     line: u32,
-    open: Vec<Open<'a>>,
     /// The JSON of values with an anchor.
     anchors: HashMap<usize, Vec<u8>>,
     copied: usize,
@@ -46,30 +44,8 @@ pub(super) struct Reader<'a> {
 /// The fields of an object in JSON, each once.
 type Entries<'j> = BTreeMap<String, &'j RawValue>;
 
-/// A list or mapping before its end.
-struct Open<'a> {
-    anchor: usize,
-    start: usize,
-    next: Next,
-    keys: HashMap<Cow<'a, str>, Key>,
-    /// A key from `<<` came again.
-    is_repeated: bool,
-}
-
-/// What comes next in a list or mapping.
-#[derive(Clone, Copy, PartialEq)]
-enum Next {
-    Item,
-    Key,
-    Value,
-    /// The value of `<<`: its entries become entries of the mapping.
-    Merged,
-}
-
-struct Key {
-    line: u32,
-    is_merged: bool,
-}
+/// The keys of a mapping so far: the line of each, and whether it is from `<<`.
+type Keys<'a> = HashMap<Cow<'a, str>, (u32, bool)>;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str) -> Reader<'a> {
@@ -82,7 +58,6 @@ impl<'a> Reader<'a> {
             failed: false,
             json: Vec::new(),
             line: 1,
-            open: Vec::new(),
             anchors: HashMap::default(),
             copied: 0,
             copy_limit: COPY_ALWAYS + COPY_PER_BYTE * text.len(),
@@ -95,24 +70,12 @@ impl<'a> Iterator for Reader<'a> {
     type Item = Result<Document<'a>, SyntaxError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.failed {
-            let taken = match self.events.next()? {
-                Ok((event, span)) => self.take(event, span),
-                Err(error) => {
-                    let marker = error.marker();
-                    Err(syntax_error(marker.line(), marker.col(), error.info()))
-                }
-            };
-            match taken {
-                Ok(None) => {}
-                Ok(Some(document)) => return Some(Ok(document)),
-                Err(error) => {
-                    self.failed = true;
-                    return Some(Err(error));
-                }
-            }
+        if self.failed {
+            return None;
         }
-        None
+        let read = self.document().transpose()?;
+        self.failed = read.is_err();
+        Some(read)
     }
 }
 
@@ -129,141 +92,132 @@ fn to_u32(number: usize) -> u32 {
 }
 
 impl<'a> Reader<'a> {
-    /// Writes an event. Returns the document after its last event.
-    fn take(&mut self, event: Event<'a>, span: Span) -> Result<Option<Document<'a>>, SyntaxError> {
-        let line = to_u32(span.start.line());
-        match event {
+    /// Returns the next document that is not empty.
+    fn document(&mut self) -> Result<Option<Document<'a>>, SyntaxError> {
+        while let Some((event, span)) = self.event()? {
+            if !matches!(
+                event,
+                Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..)
+            ) {
+                // It is between two documents.
+                self.anchors.clear();
+                continue;
+            }
+            let line = to_u32(span.start.line());
+            self.line = line;
+            self.value(event, span)?;
+            let json = String::from_utf8(std::mem::take(&mut self.json)).unwrap_or_default();
+            if json != "null" {
+                return Ok(Some(Document { line, json: json.into() }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn event(&mut self) -> Result<Option<(Event<'a>, Span)>, SyntaxError> {
+        self.events.next().transpose().map_err(|error| {
+            let marker = error.marker();
+            syntax_error(marker.line(), marker.col(), error.info())
+        })
+    }
+
+    /// Writes the value that begins with this event.
+    fn value(&mut self, event: Event<'a>, span: Span) -> Result<(), SyntaxError> {
+        let start = self.json.len();
+        let anchor = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let is_plain = is_plain(style, tag.as_deref());
-                let is_tagged = |name| tag.as_deref().is_some_and(|tag| is_tag(tag, name));
-                let text = match is_tagged("binary") {
-                    true => {
-                        binary(&text).ok_or_else(|| error_at(span, "not text in base64"))?.into()
-                    }
-                    false => text,
-                };
-                if self.expected() == Some(Next::Key) {
-                    if text == "<<" && (is_plain || is_tagged("merge")) {
-                        self.expect(Next::Merged);
-                        return Ok(None);
-                    }
-                    let name = match is_plain {
-                        true => scalar::key(text).ok_or_else(|| {
-                            error_at(span, "null cannot be a key; give the key as text")
-                        })?,
-                        false => text,
-                    };
-                    return self.write_key(name, Key { line, is_merged: false }).map(|()| None);
-                }
-                let start = self.begin(line);
-                match is_plain {
+                let tag = tag.as_deref();
+                match is_plain(style, tag) {
                     true => self.write(
                         &scalar::meaning(&text)
                             .ok_or_else(|| error_at(span, "not a finite number"))?,
                     ),
-                    false => self.write(&text),
+                    false => self.write(&verbatim(text, tag, span)?),
                 }
-                return self.end(start, anchor, span);
+                anchor
             }
-            Event::SequenceStart(_, anchor, _) => self.start(line, anchor, span, Next::Item)?,
-            Event::MappingStart(_, anchor, _) => self.start(line, anchor, span, Next::Key)?,
-            Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { anchor, start, next, is_repeated, .. }) = self.open.pop() else {
-                    return Ok(None);
-                };
-                self.json.push(if next == Next::Item { b']' } else { b'}' });
-                if is_repeated {
-                    let json = self.take_from(start);
-                    self.write(&serde_json::from_slice::<Entries<'_>>(&json).unwrap_or_default());
+            Event::SequenceStart(_, anchor, _) => {
+                self.json.push(b'[');
+                while let Some((event, span)) = self.event()? {
+                    if matches!(event, Event::SequenceEnd) {
+                        break;
+                    }
+                    if self.json.len() > start + 1 {
+                        self.json.push(b',');
+                    }
+                    self.pad(to_u32(span.start.line()));
+                    self.value(event, span)?;
                 }
-                return self.end(start, anchor, span);
+                self.json.push(b']');
+                anchor
+            }
+            Event::MappingStart(_, anchor, _) => {
+                self.mapping()?;
+                anchor
             }
             Event::Alias(id) => {
-                if self.expected() == Some(Next::Key) {
-                    return Err(error_at(span, "an alias cannot be a key; give the key as text"));
-                }
-                let start = self.begin(line);
                 let Some(copy) = self.anchors.get(&id) else {
                     return Err(error_at(span, "this alias refers to a value that contains it"));
                 };
                 self.json.extend_from_slice(copy);
-                self.count_copy(self.json.len() - start, span)?;
-                return self.end(start, 0, span);
+                self.count_copy(start, span)?;
+                0
             }
-            Event::DocumentEnd => self.anchors.clear(),
-            _ => {}
+            _ => 0,
+        };
+        if anchor != 0 {
+            self.count_copy(start, span)?;
+            self.anchors.insert(anchor, without_newlines(&self.json[start..]));
         }
-        Ok(None)
-    }
-
-    fn expected(&self) -> Option<Next> {
-        self.open.last().map(|open| open.next)
-    }
-
-    fn expect(&mut self, next: Next) {
-        if let Some(open) = self.open.last_mut() {
-            open.next = next;
-        }
-    }
-
-    fn start(
-        &mut self,
-        line: u32,
-        anchor: usize,
-        span: Span,
-        next: Next,
-    ) -> Result<(), SyntaxError> {
-        if self.expected() == Some(Next::Key) {
-            return Err(error_at(span, "a list or mapping cannot be a key; give the key as text"));
-        }
-        let start = self.begin(line);
-        self.json.push(if next == Next::Item { b'[' } else { b'{' });
-        self.open.push(Open { anchor, start, next, keys: HashMap::default(), is_repeated: false });
         Ok(())
     }
 
-    /// Begins a value, and returns where.
-    fn begin(&mut self, line: u32) -> usize {
-        match self.open.last() {
-            None => self.line = line,
-            Some(Open { next: Next::Item, start, .. }) => {
-                if self.json.len() > start + 1 {
-                    self.json.push(b',');
+    /// Writes the mapping whose start was the last event.
+    fn mapping(&mut self) -> Result<(), SyntaxError> {
+        let start = self.json.len();
+        let mut keys = Keys::default();
+        // A key from `<<` came again.
+        let mut is_repeated = false;
+        self.json.push(b'{');
+        while let Some((event, span)) = self.event()? {
+            let (text, style, tag) = match event {
+                Event::MappingEnd => break,
+                Event::Scalar(text, style, _, tag) => (text, style, tag),
+                event => {
+                    let what = match event {
+                        Event::Alias(_) => "an alias",
+                        _ => "a list or mapping",
+                    };
+                    let reason = format!("{what} cannot be a key; give the key as text");
+                    return Err(error_at(span, reason));
                 }
-                self.pad(line);
+            };
+            let (tag, is_plain) = (tag.as_deref(), is_plain(style, tag.as_deref()));
+            if text == "<<" && (is_plain || tag.is_some_and(|tag| is_tag(tag, "merge"))) {
+                is_repeated |= self.merge(&mut keys)?;
+                continue;
             }
-            // The value begins in the line of its key.
-            Some(_) => {}
+            let name = match is_plain {
+                true => scalar::key(text)
+                    .ok_or_else(|| error_at(span, "null cannot be a key; give the key as text"))?,
+                false => verbatim(text, tag, span)?,
+            };
+            is_repeated |= self.write_key(&mut keys, name, to_u32(span.start.line()), false)?;
+            if let Some((event, span)) = self.event()? {
+                self.value(event, span)?;
+            }
         }
-        self.json.len()
+        self.json.push(b'}');
+        if is_repeated {
+            let json = self.take_from(start);
+            self.write(&serde_json::from_slice::<Entries<'_>>(&json).unwrap_or_default());
+        }
+        Ok(())
     }
 
-    /// Ends a value. Returns the document if that was all of it.
-    fn end(
-        &mut self,
-        start: usize,
-        anchor: usize,
-        span: Span,
-    ) -> Result<Option<Document<'a>>, SyntaxError> {
-        if anchor != 0 {
-            self.count_copy(self.json.len() - start, span)?;
-            self.anchors.insert(anchor, without_newlines(&self.json[start..]));
-        }
-        match self.expected() {
-            None => {
-                let json = String::from_utf8(std::mem::take(&mut self.json)).unwrap_or_default();
-                let line = self.line - to_u32(json.matches('\n').count());
-                return Ok((json != "null").then_some(Document { line, json: json.into() }));
-            }
-            Some(Next::Merged) => self.merge(start, span)?,
-            Some(Next::Value) => self.expect(Next::Key),
-            Some(_) => {}
-        }
-        Ok(None)
-    }
-
-    fn count_copy(&mut self, bytes: usize, span: Span) -> Result<(), SyntaxError> {
-        self.copied += bytes;
+    /// Counts the value at the end as a copy.
+    fn count_copy(&mut self, start: usize, span: Span) -> Result<(), SyntaxError> {
+        self.copied += self.json.len() - start;
         if self.copied <= self.copy_limit {
             return Ok(());
         }
@@ -273,9 +227,12 @@ impl<'a> Reader<'a> {
         Err(error_at(span, reason))
     }
 
-    /// Writes the entries of the mapping at the end, or of a list of mappings, in its place. The
-    /// first mapping of a list takes precedence, so it comes last.
-    fn merge(&mut self, start: usize, span: Span) -> Result<(), SyntaxError> {
+    /// Writes the entries of the mapping that comes next, or of a list of mappings. The first mapping of a
+    /// list takes precedence, so it comes last. Returns true as for [`Reader::write_key`].
+    fn merge(&mut self, keys: &mut Keys<'a>) -> Result<bool, SyntaxError> {
+        let start = self.json.len();
+        let Some((event, span)) = self.event()? else { return Ok(false) };
+        self.value(event, span)?;
         let json = self.take_from(start);
         let mappings = match serde_json::from_slice::<Entries<'_>>(&json) {
             Ok(entries) => vec![entries],
@@ -284,43 +241,42 @@ impl<'a> Reader<'a> {
             })?,
         };
         let line = to_u32(span.start.line());
+        let mut is_repeated = false;
         for (name, value) in mappings.into_iter().rev().flatten() {
-            self.write_key(name.into(), Key { line, is_merged: true })?;
+            is_repeated |= self.write_key(keys, name.into(), line, true)?;
             self.write(value);
         }
-        self.expect(Next::Key);
-        Ok(())
+        Ok(is_repeated)
     }
 
-    /// Writes a key. Refuses one that comes again, or notes it; keys from `<<` may come again.
-    fn write_key(&mut self, name: Cow<'a, str>, key: Key) -> Result<(), SyntaxError> {
-        let line = key.line;
-        if self.open.last().is_some_and(|open| !open.keys.is_empty()) {
+    /// Writes a key. Refuses one that comes again, or notes it; keys from `<<` may come again. Returns
+    /// true for such a one.
+    fn write_key(
+        &mut self,
+        keys: &mut Keys<'a>,
+        name: Cow<'a, str>,
+        line: u32,
+        is_merged: bool,
+    ) -> Result<bool, SyntaxError> {
+        if !keys.is_empty() {
             self.json.push(b',');
         }
         self.pad(line);
         self.write(&name);
         self.json.push(b':');
-        let Some(open) = self.open.last_mut() else { return Ok(()) };
-        open.next = Next::Value;
-        let Some(earlier) = open.keys.get(&name) else {
-            open.keys.insert(name, key);
-            return Ok(());
-        };
-        let (shown, is_free) = (excerpt(&name), key.is_merged || earlier.is_merged);
-        let earlier = earlier.line;
-        open.keys.insert(name, key);
+        let earlier = keys.get(&name).map(|earlier| (*earlier, excerpt(&name)));
+        keys.insert(name, (line, is_merged));
+        let Some(((earlier, was_merged), shown)) = earlier else { return Ok(false) };
         if let Some(overridden) = &mut self.overridden {
             let reason = format!("the key {shown} is repeated in line {line}; the last one wins");
             overridden.push(SyntaxError { line: earlier, column: 1, reason });
-        } else if is_free {
-            open.is_repeated = true;
-        } else {
-            let reason =
-                format!("the key {shown} is already in line {earlier}; remove one of the two");
-            return Err(SyntaxError { line, column: 1, reason });
+            return Ok(false);
         }
-        Ok(())
+        if is_merged || was_merged {
+            return Ok(true);
+        }
+        let reason = format!("the key {shown} is already in line {earlier}; remove one of the two");
+        Err(SyntaxError { line, column: 1, reason })
     }
 
     /// Writes the ends of lines up to this line.
@@ -367,7 +323,17 @@ fn is_tag(tag: &Tag, name: &str) -> bool {
         || suffix.strip_prefix("tag:yaml.org,2002:") == Some(name)
 }
 
-fn binary(text: &str) -> Option<String> {
-    let text: String = text.split_whitespace().collect();
-    String::from_utf8(STANDARD.decode(text).ok()?).ok()
+/// Returns a text that is no plain scalar: as it is, or what it is in base64.
+fn verbatim<'a>(
+    text: Cow<'a, str>,
+    tag: Option<&Tag>,
+    span: Span,
+) -> Result<Cow<'a, str>, SyntaxError> {
+    if !tag.is_some_and(|tag| is_tag(tag, "binary")) {
+        return Ok(text);
+    }
+    let base64: String = text.split_whitespace().collect();
+    let bytes = STANDARD.decode(base64).ok();
+    let decoded = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    Ok(decoded.ok_or_else(|| error_at(span, "not text in base64"))?.into())
 }
