@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use hyper::{Method, StatusCode};
 use shunt_core::model::{Change, Store};
 use shunt_core::plan::Options;
 
@@ -17,11 +18,8 @@ use super::{Reports, process};
 use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
-use crate::serve::metrics::Metrics;
 use crate::serve::status;
-use crate::source::kubernetes::{
-    Access, AccessError, Dialer, Incident, ObservedRequest, RequestObserver, Source,
-};
+use crate::source::kubernetes::{Access, AccessError, Dialer, Incident, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 
@@ -92,8 +90,9 @@ impl Objects {
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
-                let source = Source::new(access.clone(), node_name, |_| {}, Arc::new(|_| {}))?;
-                let api_status = source.api_status();
+                let source =
+                    Source::new(access.clone(), node_name, |_| {}, Arc::new(|_, _, _, _| {}))?;
+                let api_status = source.api_status.clone();
                 let listing = source.run(|batch| {
                     let synced = batch.changes.contains(&Change::Synced);
                     apply(batch.changes);
@@ -141,7 +140,11 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
-                let asked = count_requests(metrics.clone());
+                let counts = metrics.clone();
+                let asked = move |method: &Method, host: &str, status: Option<StatusCode>, took| {
+                    let status = status.map(|status| status.as_u16());
+                    counts.api_asked(method.as_str(), host, status, took);
+                };
                 let metrics = metrics.clone();
                 let count_restart = move |kind: Kind, count: f64| {
                     let resource = [("resource", kind.resource())];
@@ -154,9 +157,9 @@ impl Objects {
                     Incident::Restarted(kind) => count_restart(kind, 1.0),
                     Incident::Lost(text) | Incident::Back(text) => history.notice(None, text),
                 };
-                let source = Source::new(access.clone(), node_name, note, asked)?;
+                let source = Source::new(access.clone(), node_name, note, Arc::new(asked))?;
                 let server = access.server()?;
-                let api_status = source.api_status();
+                let api_status = source.api_status.clone();
                 known.follow(node_name, move || {
                     let trouble = api_status.trouble().map(|(reason, lasts)| status::Trouble {
                         reason,
@@ -166,7 +169,7 @@ impl Objects {
                 });
                 let known = known.clone();
                 let nodes = move || endpoint_nodes(&known.snapshot().store);
-                let (notices, connection) = (notices.clone(), source.connection());
+                let (notices, connection) = (notices.clone(), source.connection.clone());
                 let events =
                     publish(notices, connection, node_name.to_owned(), nodes, status::Time::now);
                 let sink = commands.sink();
@@ -195,14 +198,6 @@ pub(super) fn endpoint_nodes(store: &Store) -> HashSet<Arc<str>> {
     // Most endpoints share a node with others.
     let nodes: HashSet<&Arc<str>> = nodes.collect();
     nodes.into_iter().cloned().collect()
-}
-
-/// Returns an observer that counts the requests to an API server.
-fn count_requests(metrics: Metrics) -> RequestObserver {
-    Arc::new(move |asked: &ObservedRequest<'_>| {
-        let status = asked.status.map(|status| status.as_u16());
-        metrics.api_asked(asked.method.as_str(), asked.host, status, asked.took);
-    })
 }
 
 /// Starts the runtime for requests, health checks and signals.

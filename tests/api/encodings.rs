@@ -127,7 +127,7 @@ fn first_lists(world: &World) -> Result<BTreeMap<String, Change>> {
     world.lab.node.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let source = Source::new(access, "rich-node", |_| (), Arc::new(|_| ()))?;
+            let source = Source::new(access, "rich-node", |_| (), Arc::new(|_, _, _, _| ()))?;
             let mut changes = BTreeMap::new();
             let run = source.run(|batch| {
                 let is_last = batch.changes.contains(&Change::Synced);

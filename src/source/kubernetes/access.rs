@@ -48,13 +48,10 @@ pub enum AccessError {
 }
 
 impl From<kube::Error> for AccessError {
-    fn from(error: kube::Error) -> AccessError {
-        AccessError::Credentials(match error {
-            kube::Error::RustlsTls(_) => {
-                "a certificate or a key is not valid; check the files that hold them".to_owned()
-            }
-            _ => "check the certificates, the keys and the token".to_owned(),
-        })
+    fn from(_: kube::Error) -> AccessError {
+        let reason =
+            "a certificate, a key or the token is not valid; check the files that hold them";
+        AccessError::Credentials(reason.to_owned())
     }
 }
 

@@ -46,21 +46,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 5 << 20;
 
-/// A finished request: its answer has begun, or it has failed.
-#[derive(Debug)]
-pub struct ObservedRequest<'a> {
-    /// The HTTP method.
-    pub method: &'a Method,
-    /// The server, as `host:port` where the URL has a port.
-    pub host: &'a str,
-    /// The status of the answer; none if the request failed.
-    pub status: Option<StatusCode>,
-    /// The latency; none for a watch, whose answer begins at once and lasts for minutes.
-    pub took: Option<Duration>,
-}
-
-/// A callback for each request.
-pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
+/// A callback for each request whose answer has begun, or that has failed: the method; the server, as
+/// `host:port` where the URL has a port; the status, none after a failure; the latency, none for a watch,
+/// whose answer begins at once and lasts for minutes.
+pub type RequestObserver =
+    Arc<dyn Fn(&Method, &str, Option<StatusCode>, Option<Duration>) + Send + Sync>;
 
 /// A connection to the server, before TLS with it: to a proxy, there may be TLS already.
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -90,9 +80,9 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     let mut https = HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
-        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
+    // The reader of the kubeconfig has refused an invalid one.
+    if let Some(name) = config.tls_server_name.as_deref().and_then(server_name) {
+        https = https.with_server_name_resolver(name);
     }
     let https = https.enable_all_versions().wrap_connector(connect);
     let connect = Connect::new(service_fn(move |server: Uri| {
@@ -142,22 +132,13 @@ fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
     if let Some(header) = authorization {
         tunnel = tunnel.with_auth(header);
     }
-    let tunnel = tunnel
-        .map_err(move |error| {
-            let error: BoxError = error.into();
-            match error.to_string().ends_with("authorization required") {
-                true => wrong.into(),
-                false => error,
-            }
-        })
-        // The tunnel takes 443 for the port of any server without one.
-        .map_request(|server: Uri| match (server.scheme_str(), server.port(), server.host()) {
-            (Some("http"), None, Some(host)) => {
-                format!("http://{host}:80/").parse().unwrap_or(server)
-            }
-            _ => server,
-        });
-    Connect::new(tunnel)
+    Connect::new(tunnel.map_err(move |error| {
+        let error: BoxError = error.into();
+        match error.to_string().ends_with("authorization required") {
+            true => wrong.into(),
+            false => error,
+        }
+    }))
 }
 
 /// Returns an HTTP client whose requests share one connection if the server has HTTP/2. It calls the
@@ -197,12 +178,8 @@ fn shared(
             let answer = client.request(request).await;
             works.store(answer.is_ok(), Ordering::Relaxed);
             drop(ahead);
-            observer(&ObservedRequest {
-                method: &method,
-                host,
-                status: answer.as_ref().ok().map(Response::status),
-                took: (!is_watch).then(|| started.elapsed()),
-            });
+            let status = answer.as_ref().ok().map(Response::status);
+            observer(&method, host, status, (!is_watch).then(|| started.elapsed()));
             answer
         }
     }))

@@ -1,7 +1,9 @@
 //! Decodes an object into a change for the model.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use shunt_core::model::{Change, Family, ObjectName};
@@ -13,7 +15,7 @@ use crate::source::spanned_yaml::Diagnostic;
 pub(super) struct Decoder {
     kind: Kind,
     node_name: Arc<str>,
-    names: Arc<Mutex<Names>>,
+    names: Rc<RefCell<Names>>,
     /// Triggers before this time, the start of the agent, are not measured.
     started: SystemTime,
     /// The versions of objects with problems that are in the log already.
@@ -24,7 +26,7 @@ impl Decoder {
     pub(super) fn new(
         kind: Kind,
         node_name: Arc<str>,
-        names: Arc<Mutex<Names>>,
+        names: Rc<RefCell<Names>>,
         started: SystemTime,
     ) -> Decoder {
         Decoder { kind, node_name, names, started, told: HashMap::new() }
@@ -35,9 +37,7 @@ impl Decoder {
     /// # Errors
     /// If the object has no valid metadata.
     pub(super) fn take(&mut self, object: &Encoded<'_>) -> Result<Option<Converted>, String> {
-        let names = self.names.clone();
-        let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
-        let converted = convert(self.kind, object, names)?;
+        let converted = convert(self.kind, object, &mut self.names.borrow_mut())?;
         if converted.key.name.name.is_empty() {
             return Err(format!("a {} without a name", self.kind));
         }
@@ -53,8 +53,7 @@ impl Decoder {
     /// # Errors
     /// If the object has no valid metadata.
     pub(super) fn take_gone(&mut self, object: &Encoded<'_>) -> Result<Option<Converted>, String> {
-        let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let (key, version) = object.identity(self.kind, names)?;
+        let (key, version) = object.identity(self.kind, &mut self.names.borrow_mut())?;
         if self.kind == Kind::Node && key.name.name != self.node_name {
             return Ok(None);
         }

@@ -15,10 +15,6 @@ use tokio::sync::{mpsc, oneshot};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt, service_fn};
 
-/// HTTP/1 has no pings; TCP keepalive takes their place.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
 /// The timeout of a TCP connect, and of one from the namespace of the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,9 +28,6 @@ fn tcp(connect_timeout: Duration) -> HttpConnector {
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(connect_timeout));
-    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
-    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     tcp
 }
 

@@ -60,19 +60,8 @@ pub(super) struct Status {
 #[derive(Deserialize, Message)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct StatusDetails {
-    #[prost(message, repeated, tag = "4")]
-    pub(super) causes: Vec<StatusCause>,
     #[prost(int32, tag = "5")]
     pub(super) retry_after_seconds: i32,
-}
-
-#[derive(Deserialize, Message)]
-#[serde(default)]
-pub(super) struct StatusCause {
-    #[prost(string, tag = "1")]
-    pub(super) reason: String,
-    #[prost(string, tag = "2")]
-    pub(super) message: String,
 }
 
 impl Failure {
@@ -81,11 +70,7 @@ impl Failure {
         let asked = u64::try_from(status.details.retry_after_seconds).ok();
         let asked = asked.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         let retry_after = retry_after.or(asked);
-        let causes = &status.details.causes;
-        let too_new = |text: &str| text.contains("Too large resource version");
-        if causes.iter().any(|it| it.reason == "ResourceVersionTooLarge" || too_new(&it.message))
-            || too_new(&status.message)
-        {
+        if status.message.contains("Too large resource version") {
             return Failure::TooNew;
         }
         match (u16::try_from(status.code).unwrap_or_default(), &*status.reason) {

@@ -28,7 +28,7 @@ pub struct Inspection {
 /// # Errors
 /// If the credentials or the server's address cannot be read or used.
 pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, AccessError> {
-    let (_, client) = Connection::open(access, Arc::new(|_| {}))?.client();
+    let (_, client) = Connection::open(access, Arc::new(|_, _, _, _| {}))?.client();
     let mut inspection = Inspection::default();
     for kind in Kind::ALL {
         let Err(failure) = inspection.look(&client, kind, node_name).await else { continue };

@@ -23,8 +23,6 @@ pub(super) const MAGIC: &[u8] = b"k8s\0";
 struct Unknown {
     #[prost(bytes = "bytes", tag = "2")]
     raw: Bytes,
-    #[prost(string, tag = "3")]
-    content_encoding: String,
 }
 
 /// `meta.v1.WatchEvent`.
@@ -104,9 +102,6 @@ fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
         return Err(not_an_object(&bytes));
     }
     let unknown: Unknown = decode("an object", bytes.split_off(MAGIC.len()))?;
-    if !unknown.content_encoding.is_empty() {
-        return Err(unknown_encoding(&unknown.content_encoding));
-    }
     Ok(unknown.raw)
 }
 
@@ -114,11 +109,6 @@ fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
 pub(super) fn not_an_object(bytes: &[u8]) -> Failure {
     let start = bytes.get(..MAGIC.len()).unwrap_or(bytes).escape_ascii();
     Failure::Garbage(format!("an object that begins with \"{start}\""))
-}
-
-/// Returns the failure for an envelope whose object is encoded once more.
-pub(super) fn unknown_encoding(encoding: &str) -> Failure {
-    Failure::Garbage(format!("an object with contentEncoding {}", excerpt(encoding)))
 }
 
 pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {

@@ -34,9 +34,11 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{Change, ChangeBatch};
@@ -47,7 +49,7 @@ use crate::source::objects::{Kind, Names};
 pub use access::{Access, AccessError};
 pub use api_status::{ApiStatus, Incident};
 pub(crate) use client::REQUEST_TIMEOUT;
-pub use client::{Connection, ObservedRequest, RequestObserver};
+pub use client::{Connection, RequestObserver};
 use decoder::Decoder;
 pub use dial::Dialer;
 pub use failure::{Failure, rule};
@@ -69,8 +71,10 @@ type Listing = (Option<Kind>, ChangeBatch);
 
 /// A source that lists and watches the objects that concern a node.
 pub struct Source {
-    connection: Arc<Connection>,
-    api_status: Arc<ApiStatus>,
+    /// The connection to the server, for requests of other parts.
+    pub connection: Arc<Connection>,
+    /// The state of the API server, for use while the source runs.
+    pub api_status: Arc<ApiStatus>,
     node_name: Arc<str>,
 }
 
@@ -103,23 +107,11 @@ impl Source {
         }
     }
 
-    /// Returns the connection to the server, for requests of other parts.
-    #[must_use]
-    pub fn connection(&self) -> Arc<Connection> {
-        self.connection.clone()
-    }
-
-    /// Returns a handle to the state of the API server, for use while the source runs.
-    #[must_use]
-    pub fn api_status(&self) -> Arc<ApiStatus> {
-        self.api_status.clone()
-    }
-
     /// Follows the server until `deliver` returns `Break`; a dropped future stops at once. Delivers
     /// [`Change::Synced`] after the first lists of all kinds.
     pub async fn run(self, deliver: impl FnMut(ChangeBatch) -> ControlFlow<()>) {
         let (sender, batches) = mpsc::channel(QUEUE);
-        let names = Arc::new(Mutex::new(Names::new()));
+        let names = Rc::new(RefCell::new(Names::new()));
         let started = SystemTime::now();
         let watch = |kind| {
             let decoder = Decoder::new(kind, self.node_name.clone(), names.clone(), started);

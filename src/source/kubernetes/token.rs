@@ -14,14 +14,9 @@ const REREAD_INTERVAL: Duration = Duration::from_secs(50);
 /// The agent's bearer token.
 #[derive(Clone, Default)]
 pub(super) struct Token {
-    given: Option<HeaderValue>,
-    file: Option<Arc<TokenFile>>,
-}
-
-struct TokenFile {
-    path: PathBuf,
+    file: Option<PathBuf>,
     /// The last valid token, and the time of the last read.
-    last: Mutex<(Option<HeaderValue>, Instant)>,
+    last: Arc<Mutex<(Option<HeaderValue>, Option<Instant>)>>,
 }
 
 /// The reason why a token cannot be used. It never quotes the token.
@@ -37,29 +32,26 @@ impl Token {
     /// Makes a token from a value, a file, or both; with both, the file may be missing.
     pub(super) fn new(given: Option<&str>, file: Option<&Path>) -> Result<Token, TokenError> {
         let given = given.map(|token| bearer(token).ok_or(TokenError::Given)).transpose()?;
-        let read = |path: &Path| {
-            let last = match read(path) {
-                Err(error) if given.is_none() => return Err(TokenError::File(error)),
-                found => found.ok(),
-            };
-            Ok(Arc::new(TokenFile { path: path.into(), last: Mutex::new((last, Instant::now())) }))
+        let token = match file.map(read) {
+            Some(Ok(token)) => Some(token),
+            Some(Err(error)) if given.is_none() => return Err(TokenError::File(error)),
+            _ => given,
         };
-        let file = file.map(read).transpose()?;
-        Ok(Token { given, file })
+        let last = Arc::new(Mutex::new((token, Some(Instant::now()))));
+        Ok(Token { file: file.map(Into::into), last })
     }
 
     /// Returns the value of `Authorization`.
     pub(super) fn header(&self, now: Instant) -> Option<HeaderValue> {
-        let from_file = self.file.as_ref().and_then(|file| {
-            let mut last = file.last.lock().unwrap_or_else(PoisonError::into_inner);
-            if now.saturating_duration_since(last.1) >= REREAD_INTERVAL {
-                // A missing or half-written file keeps the previous token.
-                last.0 = read(&file.path).ok().or_else(|| last.0.take());
-                last.1 = now;
-            }
-            last.0.clone()
-        });
-        from_file.or_else(|| self.given.clone())
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &self.file
+            && last.1.is_none_or(|then| now.saturating_duration_since(then) >= REREAD_INTERVAL)
+        {
+            // A missing or half-written file keeps the previous token.
+            last.0 = read(file).ok().or_else(|| last.0.take());
+            last.1 = Some(now);
+        }
+        last.0.clone()
     }
 }
 

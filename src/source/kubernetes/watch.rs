@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Listing;
 use super::api_status::ApiStatus;
-use super::backoff::{Backoff, MAX_PAUSE};
+use super::backoff::{MAX_PAUSE, pause};
 use super::client::Connection;
 use super::decoder::Decoder;
 use super::failure::Failure;
@@ -27,13 +27,9 @@ use shunt_core::jitter;
 
 /// A watch that lasts for this long counts as working.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a watch may be silent, without a random part of up to a third. A live server sends a
-/// bookmark each minute; to a server without bookmarks the agent reconnects at this interval, which
-/// costs little.
+/// How long a watch may be silent before a list, without a random part of up to a third. A live server
+/// sends a bookmark each minute.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
-/// The number of silent watches in a row before a list, and its maximum: half an hour.
-const PATIENCE: u32 = 2;
-const MAX_PATIENCE: u32 = 20;
 /// After so many watches in a row that bring nothing and fail, the agent relists.
 const STUCK: u32 = 8;
 /// The number of watches in a row that end at once, or of lists that expire, before a warning.
@@ -51,10 +47,11 @@ pub(super) struct Watch {
     api_status: Arc<ApiStatus>,
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
-    backoff: Backoff,
-    /// The backoff of relists, apart from `backoff`: a successful list does not prove that a watch
-    /// works.
-    relist: Backoff,
+    /// The number of failures since the last success.
+    failures: u32,
+    /// The number of versions that expired since the last watch that worked, which a successful list does
+    /// not prove.
+    expired: u32,
     /// The resource version to resume from; none if a list is required first.
     version: Option<String>,
     /// The minimum version of the next list.
@@ -67,11 +64,6 @@ pub(super) struct Watch {
     watched: bool,
     /// The number of watches since the last one that was open for long or got beyond `version`.
     fruitless: u32,
-    /// The number of silent watches since the last event or bookmark, or the last list for them.
-    silences: u32,
-    /// The number of silent watches before the next list. Each list for silence doubles it, a failure
-    /// resets it: no server goes back to an older state without one.
-    patience: u32,
 }
 
 /// The objects of an incomplete list.
@@ -96,16 +88,14 @@ impl Watch {
             api_status,
             decoder,
             batches,
-            backoff: Backoff::default(),
-            relist: Backoff::default(),
+            failures: 0,
+            expired: 0,
             version: None,
             relist_from: RelistFrom::Cache,
             forbidden: false,
             listed: false,
             watched: false,
             fruitless: 0,
-            silences: 0,
-            patience: PATIENCE,
         }
     }
 
@@ -126,34 +116,27 @@ impl Watch {
     async fn recover(&mut self, failure: Failure) {
         let kind = self.resource.kind;
         match &failure {
-            Failure::Ended if self.backoff.failures() < SHORT_LIVED => {}
-            Failure::Silent => {
-                self.silences += 1;
-                if self.silences >= self.patience {
-                    // A server that was restored to an older state would wait for the known version
-                    // for ever. It rejects a list that is to be as new.
-                    self.silences = 0;
-                    self.patience = (2 * self.patience).min(MAX_PATIENCE);
-                    self.relist();
-                }
-            }
+            Failure::Ended if self.failures < SHORT_LIVED => {}
+            // A server that was restored to an older state would wait for the known version for ever. It
+            // rejects a list that is to be as new.
+            Failure::Silent => self.relist(),
             Failure::Expired | Failure::TooNew => {
                 let listing = self.version.is_none();
                 if !listing {
                     tracing::info!("{}, relisting", failure.told(kind));
                 }
-                if self.relist.failures() >= SHORT_LIVED {
+                if self.expired >= SHORT_LIVED {
                     self.api_status.lost(kind, &failure, true);
                 }
                 let at_once = listing && self.relist_from != RelistFrom::Store;
                 match self.version {
-                    Some(_) if self.relist.failures() == 0 => self.relist(),
+                    Some(_) if self.expired == 0 => self.relist(),
                     // The current version of the store is never too old, nor too new.
                     _ => self.list_anew(RelistFrom::Store),
                 }
                 if !at_once {
                     // The server works again, however long it was unreachable.
-                    sleep(self.relist.next(MAX_PAUSE)).await;
+                    sleep(pause(&mut self.expired, MAX_PAUSE)).await;
                 }
                 return;
             }
@@ -165,10 +148,9 @@ impl Watch {
             }
             // What is refused says nothing about the known version.
             _ => {
-                let lasting = !matches!(failure, Failure::Broken(_))
-                    || self.backoff.failures() >= SHORT_LIVED;
+                let lasting =
+                    !matches!(failure, Failure::Broken(_)) || self.failures >= SHORT_LIVED;
                 self.api_status.lost(kind, &failure, lasting);
-                self.patience = PATIENCE;
                 // These may be about the version, though.
                 if matches!(failure, Failure::Absent | Failure::Refused { code: 400 | 422, .. }) {
                     self.fruitless += 1;
@@ -178,7 +160,7 @@ impl Watch {
         if self.fruitless >= STUCK {
             self.relist();
         }
-        let pause = self.backoff.next(MAX_PAUSE);
+        let pause = pause(&mut self.failures, MAX_PAUSE);
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
             // The server asks all nodes for the same pause.
             let asked = asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + jitter::fraction());
@@ -235,7 +217,7 @@ impl Watch {
             }
         }
         self.api_status.well(kind);
-        sleep(self.backoff.next(WITHOUT_CIDRS_PAUSE)).await;
+        sleep(pause(&mut self.failures, WITHOUT_CIDRS_PAUSE)).await;
     }
 
     /// Handles one connection, from the request to the end of its stream. `Ok` continues without a
@@ -281,10 +263,6 @@ impl Watch {
             if token.is_empty() {
                 break version;
             }
-            if next.as_ref() == Some(&token) {
-                let what = "a page whose token leads to the same page".to_owned();
-                return Err(Failure::Garbage(what));
-            }
             next = Some(token);
         };
         self.deliver_list(list).await;
@@ -305,7 +283,7 @@ impl Watch {
             }
             if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
-                self.relist.reset();
+                self.expired = 0;
                 silence_timeout = long_silence;
             }
         }
@@ -355,7 +333,7 @@ impl Watch {
 
     fn advance(&mut self, version: String) {
         self.version = Some(version);
-        (self.fruitless, self.silences) = (0, 0);
+        self.fruitless = 0;
     }
 
     /// Delivers a complete list.
@@ -376,7 +354,7 @@ impl Watch {
         if std::mem::take(&mut self.forbidden) {
             tracing::info!(kind = %self.resource.kind, "the API server permits list and watch");
         }
-        self.backoff.reset();
+        self.failures = 0;
         self.fruitless = 0;
         self.api_status.well(self.resource.kind);
     }

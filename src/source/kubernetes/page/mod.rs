@@ -12,14 +12,13 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use super::body::Received;
 use super::client::REQUEST_TIMEOUT;
 use super::failure::Failure;
-use super::messages::{MAGIC, decode, not_an_object, unknown_encoding};
+use super::messages::{MAGIC, decode, not_an_object};
 use crate::source::objects::Encoded;
 
 /// The longest head of a field: two numbers of at most 10 bytes.
 const MAX_HEAD_BYTES: usize = 20;
-/// Fields of `runtime.Unknown`, the envelope around a list.
+/// The field of `runtime.Unknown`, the envelope, with the list.
 const RAW: u32 = 2;
-const CONTENT_ENCODING: u32 = 3;
 /// Fields of each list.
 const METADATA: u32 = 1;
 const ITEMS: u32 = 2;
@@ -53,28 +52,29 @@ pub(super) async fn read(
         return Err(not_an_object(&received.buffer));
     }
     received.buffer.advance(MAGIC.len());
+    // The number of bytes of the list that are still to come.
+    let mut left = 0;
     while let Some(field) = Field::read(&mut received).await? {
-        if field.number != RAW {
-            let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
-            if field.number == CONTENT_ENCODING && !value.is_empty() {
-                return Err(unknown_encoding(&String::from_utf8_lossy(&value)));
-            }
+        if left == 0 && field.number == RAW {
+            received.buffer.advance(field.head);
+            left = field.value;
             continue;
         }
-        received.buffer.advance(field.head);
-        let mut left = field.value;
-        while left > 0 {
-            let field = Field::read(&mut received).await?.ok_or_else(incomplete)?;
+        let is_of_list = left > 0;
+        if is_of_list {
             left = left
                 .checked_sub(field.length())
                 .ok_or_else(|| Failure::Garbage("an item longer than its list".to_owned()))?;
-            let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
-            match field.number {
-                METADATA => metadata = decode("the metadata of a list", value)?,
-                ITEMS => take(&Encoded::Protobuf(value)),
-                _ => {}
-            }
         }
+        let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
+        match field.number {
+            METADATA if is_of_list => metadata = decode("the metadata of a list", value)?,
+            ITEMS if is_of_list => take(&Encoded::Protobuf(value)),
+            _ => {}
+        }
+    }
+    if left > 0 {
+        return Err(incomplete());
     }
     match metadata.version.is_empty() {
         true => Err(Failure::Garbage("a list without a resourceVersion".to_owned())),

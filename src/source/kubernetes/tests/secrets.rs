@@ -109,7 +109,8 @@ async fn no_error_about_a_kubeconfig_quotes_it() {
         for (field, text) in kubeconfigs(&value) {
             fs::write(&path, &text).unwrap();
             let checked = access.check();
-            let opened = || Connection::open(access.clone(), std::sync::Arc::new(|_| ())).map(drop);
+            let opened =
+                || Connection::open(access.clone(), std::sync::Arc::new(|_, _, _, _| ())).map(drop);
             if let Err(error) = checked.and_then(|()| opened()) {
                 let (shown, debug) = (error.to_string(), format!("{error:?}"));
                 assert!(!shown.contains(SECRET), "{field} = {value}: {shown}");
