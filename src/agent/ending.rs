@@ -1,5 +1,5 @@
 //! How the agent's process ends: at once on SIGTERM and SIGINT, in every phase, and with exit code
-//! 1 when one of its threads dies. Rules stay in any case. A commit is one system call, so the end
+//! 1 when one of its threads panics. Rules stay in any case. A commit is one system call, so the end
 //! of the process cannot interrupt it halfway.
 
 use std::panic;
@@ -55,22 +55,6 @@ pub(crate) fn end_when_a_thread_panics() {
             );
         });
     }));
-}
-
-/// A guard of a thread that must not end: its drop ends the process.
-#[derive(Debug)]
-pub(super) struct Vital(pub(super) &'static str);
-
-impl Drop for Vital {
-    fn drop(&mut self) {
-        let thread = self.0;
-        end(1, move || {
-            tracing::error!(
-                thread,
-                "a thread of the agent has ended, which is a bug; the rules stay"
-            );
-        });
-    }
 }
 
 /// Ends the process with this exit code, after a last log line, if standard error accepts it.

@@ -31,7 +31,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::args::{Run, ServiceMetrics};
-use self::ending::Vital;
 use self::health::{families, health_source};
 use self::kernel_errors::explain;
 use self::observe::{
@@ -213,7 +212,6 @@ fn keep_running(
         has_set_sysctls: false,
         net_sysctls: arguments.net_sysctls.clone(),
         without_node: None,
-        _vital: Vital("dataplane"),
     };
     let noticed = {
         let metrics = metrics.clone();

@@ -12,7 +12,6 @@ use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED}
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-use super::ending::Vital;
 use super::{Reports, events};
 use crate::config::Loaded;
 use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
@@ -37,8 +36,6 @@ pub(super) struct Observer {
     /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
     /// in the last log line about it.
     pub(super) without_node: Option<(String, bool, WithoutNode)>,
-    /// Ends the process with the thread of the dataplane, which owns the observer.
-    pub(super) _vital: Vital,
 }
 
 impl Observer {
