@@ -18,7 +18,7 @@ use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{ServiceHealth, ServiceHealths};
 use crate::serve::status::{NodePorts, Repair, WithoutNode, now};
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// The handler of the dataplane's events.
 pub(super) struct Observer {
@@ -274,7 +274,7 @@ pub(crate) fn report_conflict(conflict: &SpecConflict) {
         "{frontend} belongs to Service {winner} until that Service releases it: {reason}; change \
          one of the two"
     );
-    Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
+    Diagnostic::new(Severity::Warning, *field, reason)
         .of_object(format_args!("Service {loser}"))
         .with_value(frontend)
         .log();

@@ -4,7 +4,7 @@ use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::{self, Config, Loaded};
 use crate::flows::sysctl;
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// Reads the timeouts of TCP connections to Services: those of the sysctls of this network namespace
 /// where nothing is configured. Returns true if they have changed.
@@ -44,7 +44,7 @@ pub(crate) fn load_file(settings: &Settings, logging: &Logging) -> Loading {
     let content = settings.config.as_ref().map(|path| {
         std::fs::read(path).map_err(|error| {
             let reason = format!("cannot read {}: {error}", path.display());
-            vec![Diagnostic::new(Severity::Error, FieldPath::default(), reason)]
+            vec![Diagnostic::new(Severity::Error, "", reason)]
         })
     });
     load(settings, logging, content.transpose()?.as_deref())
@@ -59,7 +59,7 @@ pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<&[u8]
     if config.node_name.is_empty() {
         config.node_name = host_name().ok_or_else(|| {
             let reason = "the host has no name: give --hostname-override";
-            vec![Diagnostic::new(Severity::Error, FieldPath::dotted("hostnameOverride"), reason)]
+            vec![Diagnostic::new(Severity::Error, "hostnameOverride", reason)]
         })?;
     }
     config.options.tcp_timeouts = Some(sysctl::tcp_timeouts(&config.conntrack, |_| None));

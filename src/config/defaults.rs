@@ -54,21 +54,13 @@ impl Mode {
     }
 }
 
-/// The words in `nodePortAddresses` that stand for prefixes, as in kube-proxy 1.37. `primary` stands
-/// for the node's primary addresses.
-pub(super) fn prefixes_of(word: &str) -> Option<[IpNet; 2]> {
-    const ALL: [IpNet; 2] = [
-        IpNet::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        IpNet::new_assert(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
-    ];
-    const LOOPBACK: [IpNet; 2] = [
-        IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
-        IpNet::new_assert(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
-    ];
-    match word {
-        "all" => Some(ALL),
-        "localhost" => Some(LOOPBACK),
-        _ => None,
+/// Returns the prefixes for which an entry of `nodePortAddresses` stands: a word as in kube-proxy 1.37, or
+/// a prefix.
+pub(super) fn prefixes_of(entry: &str) -> Vec<&str> {
+    match entry {
+        "all" => vec!["0.0.0.0/0", "::/0"],
+        "localhost" => vec!["127.0.0.0/8", "::1/128"],
+        prefix => vec![prefix],
     }
 }
 
@@ -138,10 +130,7 @@ fn fill_loopback(full: &mut Configuration, mode: Mode) {
         return drop_loopback(full);
     }
     let mut words: Vec<&str> = full.list("nodePortAddresses").collect();
-    let nets = words.iter().flat_map(|word| match prefixes_of(word) {
-        Some(nets) => nets.to_vec(),
-        None => parse_net(word).into_iter().collect(),
-    });
+    let nets = words.iter().flat_map(|word| prefixes_of(word)).filter_map(|it| parse_net(it).ok());
     let nets: Vec<IpNet> = nets.filter(|net| Family::of_net(net) == Family::V4).collect();
     let is_all = nets.is_empty() && !words.contains(&PRIMARY);
     let is_inside = nets.iter().any(|net| net.contains(&IpAddr::from(Ipv4Addr::LOCALHOST)));
@@ -161,10 +150,10 @@ fn fill_loopback(full: &mut Configuration, mode: Mode) {
 fn drop_loopback(full: &mut Configuration) {
     // No node has an address in it.
     const NOWHERE: &str = "0.0.0.0/32";
-    let words = full.list("nodePortAddresses").flat_map(|word| match parse_net(word) {
-        _ if word == "localhost" => vec![NOWHERE, "::1/128"],
-        Ok(net) if net.addr().is_ipv4() && net.addr().is_loopback() => vec![NOWHERE],
-        _ => vec![word],
+    let prefixes = full.list("nodePortAddresses").flat_map(prefixes_of);
+    let words = prefixes.map(|prefix| match parse_net(prefix) {
+        Ok(net) if net.addr().is_ipv4() && net.addr().is_loopback() => NOWHERE,
+        _ => prefix,
     });
     let words: Value = words.collect();
     full.put("nodePortAddresses", words);

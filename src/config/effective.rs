@@ -3,74 +3,83 @@
 //! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`). In the sections of modes that
 //! are not in use, which kube-proxy does not validate, errors are warnings.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde_json::Value;
 use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::Options;
 
-use super::check::Check;
 use super::defaults::{Mode, PRIMARY, is_hash, prefixes_of};
 use super::{
     Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
 };
 use crate::flows::sysctl;
-use crate::source::spanned_yaml::{Diagnostic, Severity, parse_ip_sloppy, parse_net};
+use crate::source::spanned_yaml::{Diagnostics, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
 
 /// The only feature gate with an effect: without it, `spec.externalIPs` count for nothing (KEP-5707).
-pub(super) const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
 
-/// Validates and adds all findings to `problems`. If one of them is an error, the result must not
+/// Validates and adds all findings to `check`. If one of them is an error, the result must not
 /// be used. `full` is `written` with its defaults.
 pub(super) fn effective(
     written: &Configuration,
     full: &Configuration,
-    problems: &mut Vec<Diagnostic>,
+    check: &mut Diagnostics,
 ) -> Config {
-    let mut check = Check { problems };
-    mode(written, &mut check);
+    gates(written, check);
+    mode(written, check);
     let bind_address = full
         .text("bindAddress")
-        .and_then(|text| check.value("bindAddress", text, parse_ip_sloppy(text)));
-    let (sync_period, min_sync_period) = periods(written, full, &mut check);
-    let detect_local = detect_local(written, full, &mut check);
-    let addresses = node_port_addresses(written, full, &mut check);
+        .and_then(|text| check.valid("bindAddress", text, parse_ip_sloppy(text)));
+    let (sync_period, min_sync_period) = periods(written, full, check);
+    let detect_local = detect_local(written, full, check);
+    let addresses = node_port_addresses(written, full, check);
     let options = Options {
         ignore_external_ips: full.is(&format!("featureGates.{EXTERNAL_IPS}"), false),
         node_address: bind_address.filter(|address| !address.is_unspecified()),
         detect_local,
-        loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
+        loopback_node_ports: loopback_node_ports(written, full, &addresses, check),
         node_port_addresses: addresses,
-        masquerade_bit: masquerade_bit(written, full, &mut check),
+        masquerade_bit: masquerade_bit(written, full, check),
         masquerade_all: full.is("nftables.masqueradeAll", true),
         reset_gone_endpoints: full.is("shunt.resetGoneEndpoints", true),
-        balancing: load_balancing(written, full, &mut check),
+        balancing: load_balancing(written, full, check),
         ..Options::default()
     };
     Config {
         options,
-        node_name: node_name(full, &mut check),
+        node_name: node_name(full, check),
         kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
         master: None,
-        healthz_bind_address: listen_address(full, "healthzBindAddress", &mut check),
-        metrics_bind_address: listen_address(full, "metricsBindAddress", &mut check),
+        healthz_bind_address: listen_address(full, "healthzBindAddress", check),
+        metrics_bind_address: listen_address(full, "metricsBindAddress", check),
         bind_address_hard_fail: full.is("bindAddressHardFail", true),
         sync_period,
         min_sync_period,
-        conntrack: conntrack(full, &mut check),
-        oom_score_adj: oom_score_adj(full, &mut check),
-        log_format: log_format(full, &mut check),
+        conntrack: conntrack(full, check),
+        oom_score_adj: oom_score_adj(full, check),
+        log_format: log_format(full, check),
         verbosity: full
             .number("logging.verbosity")
             .map_or(0, |it| it.try_into().unwrap_or(u8::MAX)),
     }
 }
 
-fn mode(written: &Configuration, check: &mut Check<'_>) {
+fn gates(written: &Configuration, check: &mut Diagnostics) {
+    let gates = written.get("featureGates").and_then(Value::as_object).into_iter().flatten();
+    for (name, on) in gates.filter(|(name, _)| *name != EXTERNAL_IPS) {
+        let value = format!("{name}={on}");
+        check.add(Severity::Note, &"featureGates", Some(&value), "has no effect");
+    }
+}
+
+fn mode(written: &Configuration, check: &mut Diagnostics) {
     match written.text("mode") {
         None | Some("nftables") => {}
         Some(mode @ ("iptables" | "ipvs")) => {
@@ -88,7 +97,7 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
                 ));
             }
             reason.push_str("; see docs/from-kube-proxy.md for what changes");
-            check.add(Severity::Warning, "mode", Some(&mode), reason);
+            check.add(Severity::Warning, &"mode", Some(&mode), reason);
         }
         Some(mode) => check.error("mode", mode, "unknown mode; write nftables"),
     }
@@ -96,7 +105,7 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
 
 /// Validates both bits, wherever they were written. kube-proxy always validates that of iptables,
 /// and that of nftables only in its mode.
-fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
+fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Diagnostics) -> u8 {
     let valid = |bit: i64| u8::try_from(bit).ok().filter(|bit| *bit < 32);
     for field in ["iptables.masqueradeBit", "nftables.masqueradeBit"] {
         if let Some(bit) = written.number(field).filter(|bit| valid(*bit).is_none()) {
@@ -109,7 +118,7 @@ fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Che
     ] {
         if is_set && Mode::of(written) == Mode::Nftables {
             let reason = format!("has no effect in mode nftables; write nftables.{field}");
-            check.add(Severity::Note, &format!("iptables.{field}"), None, reason);
+            check.note(format_args!("iptables.{field}"), &reason);
         }
     }
     full.number("nftables.masqueradeBit").and_then(valid).unwrap_or_default()
@@ -119,12 +128,16 @@ fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Che
 fn periods(
     written: &Configuration,
     full: &Configuration,
-    check: &mut Check<'_>,
+    check: &mut Diagnostics,
 ) -> (Duration, Duration) {
     const SYNC: &str = "nftables.syncPeriod";
     const MIN: &str = "nftables.minSyncPeriod";
-    check.period(written, SYNC);
-    check.period(written, MIN);
+    // That of another mode moves to nftables, where a negative one is zero.
+    for section in BTreeSet::from(["nftables", Mode::of(written).section()]) {
+        for name in ["syncPeriod", "minSyncPeriod"] {
+            period(written, &format!("{section}.{name}"), check);
+        }
+    }
     let time = |field| full.duration(field).and_then(GoDuration::get).unwrap_or_default();
     let (sync, min) = (time(SYNC), time(MIN));
     if min > sync {
@@ -134,13 +147,23 @@ fn periods(
         };
         let reason = format!("longer than {}.syncPeriod; write a shorter time", section(SYNC));
         let written = full.text(MIN).unwrap_or_default();
-        check.error(&format!("{}.minSyncPeriod", section(MIN)), written, reason);
+        check.error(format_args!("{}.minSyncPeriod", section(MIN)), written, reason);
     }
     (sync, min)
 }
 
+/// Returns the duration in a field.
+fn period(configuration: &Configuration, field: &str, check: &mut Diagnostics) -> Duration {
+    let period = configuration.duration(field).unwrap_or_default();
+    period.get().unwrap_or_else(|| {
+        let written = configuration.text(field).unwrap_or_default();
+        check.error(field, written, "negative duration; write a positive one");
+        Duration::ZERO
+    })
+}
+
 /// Validates the section `conntrack`.
-fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
+fn conntrack(full: &Configuration, check: &mut Diagnostics) -> sysctl::Settings {
     let mut number = |field| {
         let written = full.number(field).unwrap_or_default();
         u32::try_from(written).unwrap_or_else(|_| {
@@ -149,7 +172,7 @@ fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
         })
     };
     let (max_per_core, min) = (number("conntrack.maxPerCore"), number("conntrack.min"));
-    let mut time = |field| check.period(full, field);
+    let mut time = |field| period(full, field, check);
     sysctl::Settings {
         max_per_core,
         min,
@@ -161,7 +184,7 @@ fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     }
 }
 
-fn node_name(full: &Configuration, check: &mut Check<'_>) -> String {
+fn node_name(full: &Configuration, check: &mut Diagnostics) -> String {
     let written = full.text("hostnameOverride").unwrap_or_default();
     let name = written.trim().to_lowercase();
     if name.is_empty() && !written.is_empty() {
@@ -170,7 +193,7 @@ fn node_name(full: &Configuration, check: &mut Check<'_>) -> String {
     name
 }
 
-fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
+fn oom_score_adj(full: &Configuration, check: &mut Diagnostics) -> i16 {
     let written = full.number("oomScoreAdj").unwrap_or_default();
     let valid = i16::try_from(written).ok().filter(|score| (-1000..=1000).contains(score));
     valid.unwrap_or_else(|| {
@@ -180,14 +203,18 @@ fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
 }
 
 /// Parses an address to listen on; an empty one means no server.
-fn listen_address(full: &Configuration, field: &str, check: &mut Check<'_>) -> Option<SocketAddr> {
+fn listen_address(
+    full: &Configuration,
+    field: &str,
+    check: &mut Diagnostics,
+) -> Option<SocketAddr> {
     let written = full.text(field)?;
     let address = match socket_address(written) {
         Some(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
         Some(address) => Ok(address),
         None => Err("not an address to listen on; write one such as 0.0.0.0:10256".to_owned()),
     };
-    check.value(field, written, address)
+    check.valid(field, written, address)
 }
 
 /// Parses an address and a port. Both may have leading zeros, as for Go.
@@ -204,7 +231,7 @@ fn socket_address(text: &str) -> Option<SocketAddr> {
 fn detect_local(
     written: &Configuration,
     full: &Configuration,
-    check: &mut Check<'_>,
+    check: &mut Diagnostics,
 ) -> DetectLocal {
     let field = "detectLocalMode";
     match full.text(field).unwrap_or_default() {
@@ -216,7 +243,7 @@ fn detect_local(
             if !written.is_unset(field) && full.is_unset("clusterCIDR") {
                 let reason = "clusterCIDR is empty, so shunt cannot detect traffic of local pods; \
                               write clusterCIDR";
-                check.add(Severity::Note, field, Some(&"ClusterCIDR"), reason);
+                check.add(Severity::Note, &field, Some(&"ClusterCIDR"), reason);
             }
             DetectLocal::Off
         }
@@ -234,11 +261,11 @@ fn detect_local(
     }
 }
 
-fn interface(full: &Configuration, at: &str, check: &mut Check<'_>) -> Option<String> {
+fn interface(full: &Configuration, at: &str, check: &mut Diagnostics) -> Option<String> {
     match full.text(at) {
         None => {
             let reason = "required by this detectLocalMode; write the name of the interface";
-            check.add(Severity::Error, at, None, reason);
+            check.missing(at, reason);
             None
         }
         Some(name) if name.len() > INTERFACE_NAME => {
@@ -252,14 +279,14 @@ fn interface(full: &Configuration, at: &str, check: &mut Check<'_>) -> Option<St
 }
 
 /// Parses one prefix, or one per family.
-fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
+fn cluster_cidrs(full: &Configuration, check: &mut Diagnostics) -> Vec<IpNet> {
     let field = "clusterCIDR";
     let mut nets: Vec<IpNet> = Vec::new();
     let Some(written) = full.text(field) else {
         return nets;
     };
     for text in written.split(',') {
-        let Some(net) = check.value(field, text, parse_net(text)) else {
+        let Some(net) = check.valid(field, text, parse_net(text)) else {
             continue;
         };
         if nets.iter().any(|other| Family::of_net(other) == Family::of_net(&net)) {
@@ -278,17 +305,16 @@ fn is_of_both_families(nets: &[IpNet]) -> bool {
 fn node_port_addresses(
     written: &Configuration,
     full: &Configuration,
-    check: &mut Check<'_>,
+    check: &mut Diagnostics,
 ) -> NodePortAddresses {
     let field = "nodePortAddresses";
     let mut nets = Vec::new();
     let (mut primary, mut named) = (false, 0);
     let written_count = written.list(field).count();
     for (i, text) in full.list(field).enumerate() {
-        match prefixes_of(text) {
-            Some(prefixes) => nets.extend(prefixes),
-            None if text == PRIMARY => primary = true,
-            None => nets.extend(check.value(&format!("{field}[{i}]"), text, parse_net(text))),
+        primary |= text == PRIMARY;
+        for prefix in prefixes_of(text).into_iter().filter(|prefix| *prefix != PRIMARY) {
+            nets.extend(check.valid(format_args!("{field}[{i}]"), text, parse_net(prefix)));
         }
         if i < written_count {
             named = nets.len();
@@ -300,7 +326,7 @@ fn node_port_addresses(
     if is_named && is_of_both_families(&cluster) && !is_of_both_families(&nets[..named]) {
         let reason = "has prefixes of one family only, while clusterCIDR has both; node ports of \
                       the other family are on all addresses; write prefixes for it, too";
-        check.add(Severity::Warning, field, None, reason);
+        check.add(Severity::Warning, &field, None, reason);
     }
     match (primary, nets.is_empty()) {
         (true, true) => NodePortAddresses::Primary,
@@ -314,7 +340,7 @@ fn loopback_node_ports(
     written: &Configuration,
     full: &Configuration,
     addresses: &NodePortAddresses,
-    check: &mut Check<'_>,
+    check: &mut Diagnostics,
 ) -> LoopbackNodePorts {
     let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
     if !written.is_unset("nodePortAddresses")
@@ -323,7 +349,7 @@ fn loopback_node_ports(
         && full.is("iptables.localhostNodePorts", false)
     {
         let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
-        check.add(Severity::Note, "nodePortAddresses", None, reason);
+        check.note("nodePortAddresses", reason);
     }
     LoopbackNodePorts { v4, v6 }
 }
@@ -331,7 +357,7 @@ fn loopback_node_ports(
 fn load_balancing(
     written: &Configuration,
     full: &Configuration,
-    check: &mut Check<'_>,
+    check: &mut Diagnostics,
 ) -> Balancing {
     if let Some(scheduler) = written.text("ipvs.scheduler") {
         let own = written.text("shunt.loadBalancing");
@@ -345,15 +371,15 @@ fn load_balancing(
             _ => Some("has no effect in this mode; write shunt.loadBalancing"),
         };
         if let Some(reason) = reason {
-            check.add(Severity::Note, "ipvs.scheduler", Some(&scheduler), reason);
+            check.add(Severity::Note, &"ipvs.scheduler", Some(&scheduler), reason);
         }
     }
     let word = full.text("shunt.loadBalancing").unwrap_or_default();
-    let balancing = check.value("shunt.loadBalancing", word, word.parse());
+    let balancing = check.valid("shunt.loadBalancing", word, word.parse());
     balancing.unwrap_or_default()
 }
 
-fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {
+fn log_format(full: &Configuration, check: &mut Diagnostics) -> LogFormat {
     match full.text("logging.format") {
         Some("json") => LogFormat::Json,
         Some("text") | None => LogFormat::Text,

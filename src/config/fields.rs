@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::GoDuration;
-use crate::source::spanned_yaml::{FieldPath, TypeError, typed};
+use crate::source::spanned_yaml::{TypeError, typed};
 
 /// A field of `KubeProxyConfiguration`, or of its section `shunt`.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Kind {
             }
             _ => Err("must be a duration such as 30s or 1h2m3s".to_owned()),
         };
-        value.map(Value::from).map_err(|reason| TypeError { field: FieldPath::default(), reason })
+        value.map(Value::from).map_err(|reason| TypeError { field: String::new(), reason })
     }
 
     /// Returns the value of a flag in the form of a file.
@@ -183,8 +183,8 @@ pub const FIELDS: [Field; 64] = [
     honoured(
         "featureGates",
         Gates,
-        "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning \
-         names any other gate that differs from kube-proxy's default",
+        "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; other gates have \
+         no effect",
     ),
     honoured("clientConnection.kubeconfig", Text(""), "without one, the Pod's service account"),
     idle("clientConnection.acceptContentTypes", Text(""), PROTOBUF),
@@ -344,9 +344,8 @@ pub(super) fn is_zero(value: &Value) -> bool {
 }
 
 /// Returns the known field with the most similar name.
-pub(super) fn similar(field: &FieldPath) -> Option<&'static str> {
-    let name = field.to_string();
-    let distance = |known: &&str| strsim::osa_distance(known, &name);
+pub(super) fn similar(name: &str) -> Option<&'static str> {
+    let distance = |known: &&str| strsim::osa_distance(known, name);
     if name.len() > 100 {
         return None;
     }

@@ -5,7 +5,6 @@
 //!
 //! Pure. Must not know: files, the command line, or users of the values.
 
-mod check;
 mod configuration;
 mod defaults;
 mod duration;
@@ -13,12 +12,10 @@ mod effective;
 mod fields;
 mod file;
 mod flags;
-mod unused;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +24,7 @@ use std::time::Duration;
 use shunt_core::plan::Options;
 
 use crate::flows::sysctl;
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Diagnostics, Severity};
 
 pub use configuration::Configuration;
 pub use duration::GoDuration;
@@ -107,9 +104,8 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<D
             let path: Arc<Path> = path.into();
             file::read(&path, bytes, &mut problems).map(|(raw, document)| {
                 let written = flags.beside(raw, &mut problems);
-                let mut found = Vec::new();
-                let loaded = complete(&written, &mut found);
-                problems.extend(found.into_iter().map(|problem: Diagnostic| {
+                let (loaded, found) = complete(&written);
+                problems.extend(found.into_iter().map(|problem| {
                     let line = document.line_of(&problem.field);
                     problem.in_file(&path, Some(line))
                 }));
@@ -118,21 +114,15 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<D
         }
         None => {
             let written = flags.alone(&mut problems);
-            let loaded = complete(&written, &mut problems);
+            let (loaded, found) = complete(&written);
+            problems.extend(found);
             problems.iter_mut().for_each(|problem| flags.rename(&mut problem.field));
             Some(loaded)
         }
     };
-    let errors: HashSet<FieldPath> = problems
-        .iter()
-        .filter(|problem| problem.severity == Severity::Error)
-        .map(|problem| problem.field.clone())
-        .collect();
-    // A note that an invalid field has no effect would only distract from the error.
-    problems.retain(|p| p.severity == Severity::Error || !errors.contains(&p.field));
     problems.sort_by_key(|problem| problem.line);
     match loaded {
-        Some((mut config, full)) if errors.is_empty() => {
+        Some((mut config, full)) if problems.iter().all(|it| it.severity != Severity::Error) => {
             config.master = flags.last("master").filter(|url| !url.is_empty()).map(str::to_owned);
             Ok(Loaded { config, full, problems, content: file.map(|(_, bytes)| bytes.to_vec()) })
         }
@@ -140,8 +130,9 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Vec<D
     }
 }
 
-fn complete(written: &Configuration, problems: &mut Vec<Diagnostic>) -> (Config, Configuration) {
+fn complete(written: &Configuration) -> ((Config, Configuration), Vec<Diagnostic>) {
     let full = defaults::fill(written);
-    unused::check(written, problems);
-    (effective::effective(written, &full, problems), full)
+    let mut problems = Diagnostics::default();
+    let config = effective::effective(written, &full, &mut problems);
+    ((config, full), problems.into_problems())
 }

@@ -82,7 +82,7 @@ fn bash_completes_commands_and_flags() {
     assert_eq!(offered("shunt sta").trim(), "status");
     let flags = offered("shunt status --");
     assert!(flags.contains("--output") && flags.contains("--netns"), "{flags}");
-    assert!(!flags.contains("--log-dir"), "{flags}");
+    assert!(!flags.contains("--vmodule"), "{flags}");
     assert!(offered("shunt run --cluster").contains("--cluster-cidr"));
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn written_by(mut program: Command, arguments: &[&str]) -> (Option<Va
     let output = program.args(arguments).arg(to).output().unwrap();
     let written = output.status.success().then(|| {
         let text = fs::read(&file).unwrap();
-        shunt::source::spanned_yaml::parse(&text).unwrap()[0].value()
+        shunt::source::spanned_yaml::documents(&text).unwrap().next().unwrap().unwrap().value()
     });
     (written, String::from_utf8(output.stderr).unwrap())
 }

@@ -68,7 +68,7 @@ fn archive() -> Option<PathBuf> {
 fn rendered() -> Result<(Value, String)> {
     let text = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(RENDERED))?;
     let objects: Vec<Value> =
-        spanned_yaml::parse(&text)?.iter().map(|document| document.value()).collect();
+        spanned_yaml::documents(&text)?.map(|it| Ok(it?.value())).collect::<Result<_>>()?;
     let of = |kind: &str| objects.iter().find(|it| it["kind"] == kind).context("no such object");
     let config = of("ConfigMap")?["data"]["config.conf"].as_str().context("no configuration")?;
     Ok((of("DaemonSet")?["spec"]["template"]["spec"].clone(), config.to_owned()))

@@ -33,7 +33,8 @@ const RENDERED: [&str; 11] = [
 /// The objects of a file.
 fn objects(path: &str) -> Result<Vec<Value>> {
     let text = read(path)?;
-    let documents = spanned_yaml::parse(text.as_bytes()).with_context(|| path.to_owned())?;
+    let documents = spanned_yaml::documents(text.as_bytes())?.collect::<Result<Vec<_>, _>>();
+    let documents = documents.with_context(|| path.to_owned())?;
     Ok(documents.iter().map(|document| document.value()).collect())
 }
 

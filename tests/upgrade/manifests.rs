@@ -86,7 +86,8 @@ pub(crate) fn applied() -> Result<()> {
 /// The kinds and names of all objects of a text.
 fn names(text: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for object in spanned_yaml::parse(text.as_bytes())? {
+    for object in spanned_yaml::documents(text.as_bytes())? {
+        let object = object?;
         let object = object.value();
         let mut name = String::new();
         for value in [&object["kind"], &object["metadata"]["name"]] {

@@ -58,7 +58,8 @@ pub(crate) fn node_ports_on_localhost() -> Result<()> {
 /// The chart's configuration, without what the testbed's has.
 fn settings(version: Version) -> Result<String> {
     let text = version.read(RENDERED)?;
-    for object in spanned_yaml::parse(text.as_bytes())? {
+    for object in spanned_yaml::documents(text.as_bytes())? {
+        let object = object?;
         if object.value()["kind"] == "ConfigMap" {
             let map: ConfigMap = typed(object.json())?;
             let file = map.data.unwrap_or_default().remove(FILE).context("no file")?;

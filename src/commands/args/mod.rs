@@ -263,14 +263,14 @@ mod tests {
             "--masquerade-all=T --profiling=0 -v=10 -v2",
             "--oom-score-adj -998 --conntrack-min=0",
             "--feature-gates=A=true,B=false --vmodule=a=1,b*=2",
-            "--cluster_cidr=10.0.0.0/8 --log_dir /var/log_a --stderrthreshold=2",
+            "--cluster_cidr=10.0.0.0/8 --boot_id_file /var/log_a --log_flush_frequency=2s",
             "--cleanup --init-only=false --version=raw",
             "--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=10.0.0.0/8",
         ] {
             let run = run(&format!("shunt run {words}"));
             assert!(run.is_ok(), "{words}: {run:?}");
         }
-        let given = run("shunt run --log_dir=/var/log_a --init-only").expect("arguments");
+        let given = run("shunt run --boot_id_file=/var/log_a --init-only").expect("arguments");
         assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
         assert!(given.init_only && !given.cleanup);
     }

@@ -1,10 +1,6 @@
 //! The flags for logging. They count with a file, too.
-//!
-//! The last ones are klog's until Kubernetes 1.25; old command lines still have them.
 
 use super::Flag;
-
-const KLOG: &str = "all logs go to stderr";
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
@@ -51,26 +47,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "logging.options.json.infoBufferSize",
         "Buffer for split streams.",
     ),
-    klog_switch("add-dir-header"),
-    klog_switch("alsologtostderr"),
-    klog("log-backtrace-at", "FILE:LINE"),
-    klog("log-dir", "DIRECTORY"),
-    klog("log-file", "FILE"),
-    klog("log-file-max-size", "MEGABYTES"),
-    klog_switch("logtostderr"),
-    klog_switch("one-output"),
-    klog_switch("skip-headers"),
-    klog_switch("skip-log-headers"),
-    klog("stderrthreshold", "LEVEL"),
 ];
-
-const fn klog(name: &'static str, value: &'static str) -> Flag {
-    Flag::new(name, value, "", "A flag of earlier kube-proxy versions.").without_effect(KLOG)
-}
-
-const fn klog_switch(name: &'static str) -> Flag {
-    Flag::new(name, "", "", "A flag of earlier kube-proxy versions.").without_effect(KLOG)
-}
 
 fn log_format(word: &str) -> Result<(), String> {
     match word {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::fields::{self, Kind};
 use super::{Configuration, Field, GoDuration};
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// A flag of kube-proxy, or of shunt, that sets a field.
 #[derive(Debug)]
@@ -121,10 +121,6 @@ impl Flag {
             return;
         }
         match (configuration.entry(self.field), value) {
-            // Patterns come before those of a file.
-            (Value::Array(items), Value::Array(new)) if self.name == "vmodule" => {
-                drop(items.splice(0..0, new));
-            }
             (Value::Array(items), Value::Array(new)) => items.extend(new),
             (Value::Object(fields), Value::Object(new)) => fields.extend(new),
             (field, value) => *field = value,
@@ -261,21 +257,20 @@ impl Flags {
         if !idle.is_empty() {
             idle.dedup();
             let note = format!("flags accepted without effect: {}", idle.join(", "));
-            problems.push(Diagnostic::new(Severity::Note, FieldPath::default(), note));
+            problems.push(Diagnostic::new(Severity::Note, "", note));
         }
         made
     }
 
     /// Replaces the name of a field by that of its flag.
-    pub(super) fn rename(&self, field: &mut FieldPath) {
-        let written = field.to_string();
-        let name = written.split('[').next().filter(|name| !name.is_empty());
-        if let Some((flag, _)) = self.0.iter().rev().find(|(flag, _)| Some(flag.field) == name) {
+    pub(super) fn rename(&self, field: &mut String) {
+        let name = field.split('[').next().filter(|name| !name.is_empty());
+        if let Some((flag, _)) = self.0.iter().rfind(|(flag, _)| Some(flag.field) == name) {
             *field = path(flag);
         }
     }
 }
 
-fn path(flag: &Flag) -> FieldPath {
-    FieldPath::dotted(&format!("--{}", flag.name))
+fn path(flag: &Flag) -> String {
+    format!("--{}", flag.name)
 }

@@ -1,6 +1,6 @@
 //! The flags without effect. shunt accepts them, so that it can take kube-proxy's command line.
 
-use super::{Flag, period};
+use super::Flag;
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
@@ -32,8 +32,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "DURATION",
         "configSyncPeriod",
         "How often objects are resynced.",
-    )
-    .checked(period),
+    ),
     Flag::new("profiling", "", "enableProfiling", "Serve profiles."),
     Flag::new(
         "show-hidden-metrics-for-version",

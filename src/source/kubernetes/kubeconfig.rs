@@ -16,7 +16,7 @@ use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
 use crate::source::spanned_yaml::{
-    Diagnostic, Document, FieldPath, Severity, parse_leniently, typed,
+    Diagnostic, Document, Severity, parse_leniently, push_step, steps, typed,
 };
 
 /// The parts of a client, from the current content of the files.
@@ -36,10 +36,8 @@ const NOT_IN_HEADER: &str = "contains characters that no HTTP header allows";
 pub(super) fn read(path: &Path, master: Option<&str>) -> Result<Prepared, Box<Diagnostic>> {
     let bytes = std::fs::read(path)
         .map_err(|error| problem(path, None, "", format!("cannot be read: {error}")))?;
-    let (documents, _) = parse_leniently(&bytes).map_err(|error| {
-        let reason = format!("column {}: {}", error.column, error.reason);
-        problem(path, Some(error.line), "", reason)
-    })?;
+    let (documents, _) =
+        parse_leniently(&bytes).map_err(|error| Box::new(error.in_file(&path.into())))?;
     let Some(document) = documents.first() else {
         let reason = "is empty; write clusters, users, contexts and current-context";
         return Err(problem(path, None, "", reason));
@@ -54,7 +52,7 @@ fn problem(
     field: &str,
     reason: impl Into<String>,
 ) -> Box<Diagnostic> {
-    let problem = Diagnostic::new(Severity::Error, FieldPath::dotted(field), reason);
+    let problem = Diagnostic::new(Severity::Error, field, reason);
     Box::new(problem.in_file(&path.into(), line))
 }
 
@@ -65,12 +63,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn wrong(&self, field: &str, reason: impl Into<String>) -> Box<Diagnostic> {
-        let line = self.document.line_of(&FieldPath::dotted(field));
+        let line = self.document.line_of(field);
         problem(self.path, Some(line), field, reason)
     }
 
     fn has(&self, field: &str) -> bool {
-        self.document.describe(&FieldPath::dotted(field)).is_some_and(|value| value != "null")
+        self.document.describe(field).is_some_and(|value| value != "null")
     }
 
     fn read(&self, master: Option<&str>) -> Result<Prepared, Box<Diagnostic>> {
@@ -87,10 +85,10 @@ impl Reader<'_> {
             }
         }
         let mut file: Kubeconfig = typed(&value.to_string()).map_err(|error| {
-            let (field, line) = (error.field.first(4), self.document.line_of(&error.field));
-            let mut wrong = problem(self.path, Some(line), "", error.reason);
-            wrong.field = field;
-            wrong
+            let mut field = String::new();
+            steps(&error.field).take(4).for_each(|step| push_step(&mut field, step));
+            let line = self.document.line_of(&error.field);
+            problem(self.path, Some(line), &field, error.reason)
         })?;
         if file.kind.as_ref().is_some_and(|kind| !kind.is_empty() && kind != "Config") {
             return Err(self.wrong("kind", "must be Config in a kubeconfig"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shunt_core::model::{Change, ObjectName};
 
 use crate::source::objects::{Key, Kind};
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 use super::{Manifest, Object};
 
@@ -24,42 +24,12 @@ pub(super) struct FileId {
 /// never on the order of the reads.
 #[derive(Debug, Default)]
 pub(super) struct Collection {
-    files: BTreeMap<FileId, Manifest>,
+    pub(super) files: BTreeMap<FileId, Manifest>,
     /// The objects at the end of the last round.
     known: BTreeMap<Key, Change>,
 }
 
 impl Collection {
-    /// Sets the content of a file.
-    pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
-        self.files.insert(file, manifest);
-    }
-
-    /// Notes that a file cannot be read: its previous content stays.
-    pub(super) fn keep(&mut self, file: FileId, problem: Diagnostic) {
-        self.files.entry(file).or_default().problems = vec![problem];
-    }
-
-    /// Returns true if the file has had content.
-    pub(super) fn knows(&self, file: &FileId) -> bool {
-        self.files.contains_key(file)
-    }
-
-    /// Removes a file.
-    pub(super) fn remove(&mut self, file: &FileId) {
-        self.files.remove(file);
-    }
-
-    /// Returns the known files of a path.
-    pub(super) fn files_of(&self, root: usize) -> Vec<FileId> {
-        self.files.keys().filter(|file| file.root == root).cloned().collect()
-    }
-
-    /// Returns the problems of a file.
-    pub(super) fn problems_of(&self, file: &FileId) -> &[Diagnostic] {
-        self.files.get(file).map_or(&[], |manifest| &manifest.problems)
-    }
-
     /// Returns the changes since the last call, deletions first, and a warning for each changed
     /// object with several definitions.
     pub(super) fn finish(&mut self) -> (Vec<Change>, Vec<Diagnostic>) {
@@ -111,6 +81,6 @@ fn contest(
          others",
         places.join(", ")
     );
-    let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason).of_object(key);
+    let problem = Diagnostic::new(Severity::Warning, "", reason).of_object(key);
     problem.in_file(&file.path, Some(object.line))
 }

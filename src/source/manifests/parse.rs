@@ -9,15 +9,12 @@ use serde_json::value::RawValue;
 use shunt_core::model::Change;
 
 use crate::source::objects::{Encoded, Key, Kind, Names, convert_completed, raw};
-use crate::source::spanned_yaml::{self, Diagnostic, Document, FieldPath, Severity, SyntaxError};
+use crate::source::spanned_yaml::{self, Diagnostic, Document, Severity, SyntaxError};
 
 use super::kinds::{Recognised, recognise};
 
 /// The number of problems of a file that are listed; the others are counted.
 const MAX_PROBLEMS: usize = 100;
-
-/// The number of unused kinds of a file that are named.
-const MAX_NAMED_KINDS: usize = 20;
 
 /// The context of all files.
 #[derive(Default)]
@@ -37,7 +34,7 @@ pub struct Manifest {
     pub objects: Vec<Object>,
     /// The problems, with file and line.
     pub problems: Vec<Diagnostic>,
-    /// Some of the valid kinds that shunt does not use.
+    /// The valid kinds that shunt does not use.
     pub not_used: BTreeSet<String>,
 }
 
@@ -59,11 +56,7 @@ pub fn parse(
     bytes: &[u8],
     context: &mut Context<'_>,
 ) -> Result<Manifest, Box<Diagnostic>> {
-    let syntax_error = |error: SyntaxError| {
-        let reason = format!("not YAML or JSON, in column {}: {}", error.column, error.reason);
-        let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
-        Box::new(problem.in_file(file, Some(error.line)))
-    };
+    let syntax_error = |error: SyntaxError| Box::new(error.in_file(file));
     let mut reader = Reader { file, context, manifest: Manifest::default(), unlisted: 0 };
     for document in spanned_yaml::documents(bytes).map_err(syntax_error)? {
         reader.document(&document.map_err(syntax_error)?, None);
@@ -93,15 +86,14 @@ struct Head<'a> {
 impl Reader<'_, '_> {
     /// Parses a document, or an item of a list.
     fn document(&mut self, document: &Document<'_>, list: Option<Option<Kind>>) {
-        let top = FieldPath::dotted;
         if !document.json().starts_with('{') {
             let reason = "not an object; it should begin with apiVersion and kind";
-            let value = document.describe(&FieldPath::default());
-            return self.warn(document, top("kind"), value, reason);
+            let value = document.describe("");
+            return self.warn(document, "kind", value, reason);
         }
         let Ok(head) = serde_json::from_str::<Head<'_>>(document.json()) else {
             let reason = "apiVersion, kind or items comes twice; remove one (it is ignored)";
-            return self.warn(document, FieldPath::default(), None, reason);
+            return self.warn(document, "", None, reason);
         };
         let text = |field: Option<&RawValue>| serde_json::from_str::<String>(field?.get()).ok();
         let (api_version, kind) = (text(head.api_version), text(head.kind));
@@ -119,23 +111,19 @@ impl Reader<'_, '_> {
                     Some(items) => items.for_each(|item| self.document(&item, Some(kind))),
                     None => {
                         let reason = "a list needs items (it is ignored)";
-                        self.warn(document, top("items"), None, reason);
+                        self.warn(document, "items", None, reason);
                     }
                 }
             }
             Recognised::List(_) => {
-                self.warn(document, top("kind"), None, "a list within a list is ignored");
+                self.warn(document, "kind", None, "a list within a list is ignored");
             }
             Recognised::NotUsed => {
-                if let Some(kind) = kind.filter(|kind| kind.len() < 100)
-                    && self.manifest.not_used.len() < MAX_NAMED_KINDS
-                {
-                    self.manifest.not_used.insert(kind);
-                }
+                self.manifest.not_used.extend(kind.filter(|kind| kind.len() < 100));
             }
             Recognised::Mistake(reason) => {
-                let value = document.describe(&top("kind"));
-                self.warn(document, top("kind"), value, &format!("{reason} (it is ignored)"));
+                let value = document.describe("kind");
+                self.warn(document, "kind", value, &format!("{reason} (it is ignored)"));
             }
         }
     }
@@ -150,7 +138,7 @@ impl Reader<'_, '_> {
             Ok(converted) => converted,
             Err(reason) => {
                 let reason = format!("{reason} (the {kind} is left out)");
-                return self.warn(document, FieldPath::dotted("metadata"), None, &reason);
+                return self.warn(document, "metadata", None, &reason);
             }
         };
         if kind == Kind::Node && converted.key.name.name != self.context.node_name {
@@ -171,13 +159,7 @@ impl Reader<'_, '_> {
         self.manifest.objects.push(object);
     }
 
-    fn warn(
-        &mut self,
-        document: &Document<'_>,
-        field: FieldPath,
-        value: Option<String>,
-        reason: &str,
-    ) {
+    fn warn(&mut self, document: &Document<'_>, field: &str, value: Option<String>, reason: &str) {
         let mut problem = Diagnostic::new(Severity::Warning, field, reason);
         problem.value = value;
         let line = document.line_of(&problem.field);
@@ -195,7 +177,7 @@ impl Reader<'_, '_> {
     fn finish(mut self) -> Manifest {
         if self.unlisted > 0 {
             let reason = format!("{} more problems are not listed", self.unlisted);
-            let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
+            let problem = Diagnostic::new(Severity::Warning, "", reason);
             self.manifest.problems.push(problem.in_file(self.file, None));
         }
         self.manifest

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use shunt_core::model::Change;
 
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 use super::collection::{Collection, FileId};
 use super::{Context, Error, parse};
@@ -17,7 +17,7 @@ use super::{Context, Error, parse};
 /// The size limit of a file. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
 
-/// The approximate number of unused kinds that are named.
+/// The number of unused kinds that are named.
 const NOT_USED_LIMIT: usize = 50;
 
 /// A reader of files and directories into a collection. It logs each problem when it occurs.
@@ -56,11 +56,8 @@ impl Scanner {
             Ok(files) => {
                 let file = |path: PathBuf| FileId { root, path: path.into() };
                 let files: BTreeSet<FileId> = files.into_iter().map(file).collect();
-                for gone in self.collection.files_of(root) {
-                    if !files.contains(&gone) {
-                        self.collection.remove(&gone);
-                    }
-                }
+                let known = &mut self.collection.files;
+                known.retain(|file, _| file.root != root || files.contains(file));
                 // Sorted by name, for a readable log.
                 files.into_iter().for_each(|file| self.load(file));
                 None
@@ -70,7 +67,7 @@ impl Scanner {
                     "cannot read the path of the manifests: {error}; its previous content stays in \
                      effect until it is back"
                 );
-                let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+                let problem = Diagnostic::new(Severity::Error, "", reason);
                 Some(problem.in_file(&path.as_path().into(), None))
             }
         };
@@ -99,33 +96,36 @@ impl Scanner {
     fn load(&mut self, file: FileId) {
         let result = match read(&file.path) {
             Ok(Some(bytes)) => parse(&file.path, &bytes, &mut self.context),
-            Ok(None) => return self.collection.remove(&file),
+            Ok(None) => {
+                self.collection.files.remove(&file);
+                return;
+            }
             Err(reason) => {
-                let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+                let problem = Diagnostic::new(Severity::Error, "", reason);
                 Err(Box::new(problem.in_file(&file.path, None)))
             }
         };
         match result {
             Ok(mut manifest) => {
-                if self.not_used.len() < NOT_USED_LIMIT {
-                    self.not_used.append(&mut manifest.not_used);
-                }
+                self.not_used.append(&mut manifest.not_used);
                 self.log_new(&file, &manifest.problems);
-                self.collection.set(file, manifest);
+                self.collection.files.insert(file, manifest);
             }
             Err(mut problem) => {
                 self.unusable += 1;
-                if self.collection.knows(&file) {
+                if self.collection.files.contains_key(&file) {
                     problem.reason.push_str(" (the previous content of the file stays in effect)");
                 }
                 self.log_new(&file, std::slice::from_ref(&*problem));
-                self.collection.keep(file, *problem);
+                // Its previous content stays.
+                self.collection.files.entry(file).or_default().problems = vec![*problem];
             }
         }
     }
 
     fn log_new(&self, file: &FileId, problems: &[Diagnostic]) {
-        if problems != self.collection.problems_of(file) {
+        let known = self.collection.files.get(file);
+        if known.map_or(&[][..], |known| &known.problems) != problems {
             problems.iter().for_each(Diagnostic::log);
         }
     }
@@ -133,7 +133,8 @@ impl Scanner {
     /// Logs the kinds of objects that shunt does not use.
     pub(super) fn log_not_used(&self) {
         if !self.not_used.is_empty() {
-            let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
+            let kinds = self.not_used.iter().map(String::as_str).take(NOT_USED_LIMIT);
+            let kinds: Vec<&str> = kinds.collect();
             tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
         }
     }

@@ -136,9 +136,9 @@ proptest! {
             for (file, services) in round {
                 let id = id(file);
                 if services.is_empty() {
-                    collection.remove(&id);
+                    collection.files.remove(&id);
                 } else {
-                    collection.set(id, manifest(&services));
+                    collection.files.insert(id, manifest(&services));
                 }
                 content.insert(file, services);
             }
@@ -157,7 +157,7 @@ proptest! {
             }
             let mut fresh = Collection::default();
             for (file, services) in content.iter().rev() {
-                fresh.set(id(*file), manifest(services));
+                fresh.files.insert(id(*file), manifest(services));
             }
             let known: Vec<Change> = known.values().cloned().collect();
             prop_assert_eq!(known, fresh.finish().0);
@@ -177,8 +177,8 @@ fn manifest(services: &[(u32, u32)]) -> Manifest {
 #[test]
 fn the_last_of_several_definitions_counts() {
     let mut collection = Collection::default();
-    collection.set(id(2), manifest(&[(0, 3), (0, 2)]));
-    collection.set(id(1), manifest(&[(0, 1)]));
+    collection.files.insert(id(2), manifest(&[(0, 3), (0, 2)]));
+    collection.files.insert(id(1), manifest(&[(0, 1)]));
     let (changes, contests) = collection.finish();
     assert_eq!(say(&changes), ["default/s0 10.96.0.2"]);
     let contests: Vec<String> = contests.iter().map(ToString::to_string).collect();
@@ -188,13 +188,13 @@ fn the_last_of_several_definitions_counts() {
              definition wins, by file name, then by line; remove the others"]
     );
     // Moving an object from one file to another changes nothing.
-    collection.remove(&id(2));
-    collection.set(id(3), manifest(&[(0, 2)]));
+    collection.files.remove(&id(2));
+    collection.files.insert(id(3), manifest(&[(0, 2)]));
     assert_eq!(collection.finish(), (vec![], vec![]));
-    collection.remove(&id(3));
+    collection.files.remove(&id(3));
     let (changes, contests) = collection.finish();
     assert_eq!((say(&changes), contests), (vec!["default/s0 10.96.0.1".to_owned()], vec![]));
-    collection.remove(&id(1));
+    collection.files.remove(&id(1));
     assert_eq!(say(&collection.finish().0), ["default/s0 gone"]);
 }
 
@@ -204,9 +204,9 @@ fn a_service_that_becomes_headless_or_wrong_is_gone() {
     let wrong = service("s0", 999);
     for then in [headless, &wrong] {
         let mut collection = Collection::default();
-        collection.set(id(1), manifest(&[(0, 1)]));
+        collection.files.insert(id(1), manifest(&[(0, 1)]));
         collection.finish();
-        collection.set(id(1), read(then).unwrap());
+        collection.files.insert(id(1), read(then).unwrap());
         assert_eq!(say(&collection.finish().0), ["default/s0 gone"]);
     }
 }
@@ -317,7 +317,8 @@ fn a_broken_file_keeps_what_it_said() {
         assert!(scanner.scan(0));
         let problems = |name| {
             let file = FileId { root: 0, path: path(name).into() };
-            scanner.collection.problems_of(&file).iter().map(ToString::to_string).collect()
+            let known = scanner.collection.files.get(&file).into_iter();
+            known.flat_map(|manifest| &manifest.problems).map(ToString::to_string).collect()
         };
         let problems: [Vec<String>; 3] = ["a.yaml", "b.yaml", "c.yaml"].map(problems);
         (say(&scanner.changes()), problems.concat())

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Converted, Key, Kind, Names, endpoint_slice, node, raw, service, service_cidr};
-use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity, TypeError, typed};
+use crate::source::spanned_yaml::{Diagnostic, Severity, TypeError, typed};
 
 /// An encoded object of any kind.
 #[derive(Debug, Clone)]
@@ -24,10 +24,8 @@ impl Encoded<'_> {
     ) -> Result<T, TypeError> {
         match self {
             Encoded::Json(json) => typed(json),
-            Encoded::Protobuf(message) => T::decode(message.clone()).map_err(|error| TypeError {
-                field: FieldPath::default(),
-                reason: error.to_string(),
-            }),
+            Encoded::Protobuf(message) => T::decode(message.clone())
+                .map_err(|error| TypeError { field: String::new(), reason: error.to_string() }),
         }
     }
 
@@ -36,28 +34,22 @@ impl Encoded<'_> {
     /// # Errors
     /// If the metadata is not valid.
     pub fn metadata(&self) -> Result<Identity, String> {
-        let mut bare = Bare::default();
         let read = match self {
-            Encoded::Json(json) => match serde_json::from_str(json) {
-                Ok(found) => {
-                    bare = found;
-                    Ok(())
+            Encoded::Json(json) => {
+                serde_json::from_str::<Bare>(json).map_err(|error| error.to_string())
+            }
+            Encoded::Protobuf(message) => {
+                let mut bare = Bare::default();
+                match bare.merge(message.clone()) {
+                    // They are first: what is wrong comes later.
+                    Err(error) if bare.metadata.resource_version.is_empty() => {
+                        Err(error.to_string())
+                    }
+                    _ => Ok(bare),
                 }
-                Err(error) => Err(error.to_string()),
-            },
-            // It is the first field, and its fields are in order: the namespace is between the name
-            // and the version.
-            Encoded::Protobuf(message) => match bare.merge(message.clone()) {
-                Err(error)
-                    if bare.metadata.name.is_empty()
-                        || bare.metadata.resource_version.is_empty() =>
-                {
-                    Err(error.to_string())
-                }
-                _ => Ok(()),
-            },
+            }
         };
-        read.map(|()| bare.metadata)
+        read.map(|bare| bare.metadata)
             .map_err(|error| format!("an object without valid metadata ({error})"))
     }
 

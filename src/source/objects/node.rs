@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 use shunt_core::model::{Change, Node};
 
-use crate::source::spanned_yaml::parse_net;
+use crate::source::spanned_yaml::{Diagnostics, parse_net};
 
-use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 /// The taint that the cluster autoscaler sets on a Node before its removal.
@@ -20,15 +19,7 @@ pub(super) fn node(raw: &raw::Node, names: &mut Names) -> Converted {
         || raw.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
     let addresses = addresses(raw, &mut findings);
     let effect = "this prefix is ignored";
-    let spec = &raw.spec;
-    let pod_cidrs = match spec.pod_cidrs.is_empty() && !spec.pod_cidr.is_empty() {
-        true => {
-            let net = parse_net(&spec.pod_cidr);
-            let net = findings.usable("spec.podCIDR", &spec.pod_cidr, net, effect);
-            net.into_iter().collect()
-        }
-        false => findings.list(&spec.pod_cidrs, "spec.podCIDRs", parse_net, effect),
-    };
+    let pod_cidrs = findings.list(&raw.spec.pod_cidrs, "spec.podCIDRs", parse_net, effect);
     let zone = raw.metadata.label("topology.kubernetes.io/zone").filter(|zone| !zone.is_empty());
     let node = Node {
         name: key.name.name.clone(),

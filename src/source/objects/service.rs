@@ -6,9 +6,8 @@ use shunt_core::model::{
     Balancing, Change, Family, Ignored, ObjectName, Service, ServicePort, TrafficPolicy,
 };
 
-use crate::source::spanned_yaml::parse_net;
+use crate::source::spanned_yaml::{Diagnostics, parse_net};
 
-use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 /// The timeout of session affinity without a `timeoutSeconds`, and the longest that Kubernetes

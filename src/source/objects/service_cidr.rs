@@ -2,9 +2,8 @@
 
 use shunt_core::model::Change;
 
-use crate::source::spanned_yaml::parse_net;
+use crate::source::spanned_yaml::{Diagnostics, parse_net};
 
-use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw};
 
 /// Converts a ServiceCIDR.

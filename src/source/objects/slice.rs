@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family, Hints};
 
-use super::diagnostics::Diagnostics;
+use crate::source::spanned_yaml::Diagnostics;
+
 use super::{Converted, Kind, Names, raw, values};
 
 /// Converts an EndpointSlice. An invalid endpoint or port affects no other one.

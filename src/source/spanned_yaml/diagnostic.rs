@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::FieldPath;
-
 /// The consequence of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -30,8 +28,8 @@ pub struct Diagnostic {
     pub line: Option<u32>,
     /// The kind and the name of the object, if any: `Service default/web`.
     pub object: Option<String>,
-    /// The field; empty for the whole document.
-    pub field: FieldPath,
+    /// The path of the field; empty for the whole document.
+    pub field: String,
     /// An excerpt of the value, if there is one.
     pub value: Option<String>,
     /// The problem and the remedy.
@@ -44,8 +42,12 @@ const REASON_CHARS: usize = 400;
 
 impl Diagnostic {
     /// Makes a diagnostic about `field`. The other methods add the place, the object and the value.
-    pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Diagnostic {
-        let reason = clip(reason.into(), REASON_CHARS);
+    pub fn new(
+        severity: Severity,
+        field: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Diagnostic {
+        let (field, reason) = (field.into(), clip(reason.into(), REASON_CHARS));
         Diagnostic { severity, file: None, line: None, object: None, field, value: None, reason }
     }
 
@@ -149,11 +151,10 @@ mod tests {
     #[test]
     fn a_message_says_where_what_and_why() {
         let file: Arc<Path> = Path::new("svc/web.yaml").into();
-        let problem =
-            Diagnostic::new(Severity::Error, FieldPath::dotted("spec"), "must be a mapping")
-                .with_value("x\ny")
-                .of_object("Service default/web")
-                .in_file(&file, Some(7));
+        let problem = Diagnostic::new(Severity::Error, "spec", "must be a mapping")
+            .with_value("x\ny")
+            .of_object("Service default/web")
+            .in_file(&file, Some(7));
         assert_eq!(
             problem.to_string(),
             r"svc/web.yaml:7: Service default/web: spec = x\ny: must be a mapping"
@@ -175,9 +176,8 @@ mod tests {
     #[test]
     fn texts_are_bounded_and_cut_between_characters() {
         let long = "é".repeat(1_000_000);
-        let problem = Diagnostic::new(Severity::Note, FieldPath::default(), long.as_str())
-            .with_value(&long)
-            .of_object(&long);
+        let problem =
+            Diagnostic::new(Severity::Note, "", long.as_str()).with_value(&long).of_object(&long);
         assert!(problem.to_string().len() < 2_000);
         assert!(problem.to_string().contains("(2000000 bytes)"));
     }

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{FieldPath, excerpt};
+use super::{Diagnostic, Severity, excerpt, steps};
 
 /// A syntax error: the text is neither YAML nor JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +20,14 @@ pub struct SyntaxError {
     pub column: u32,
     /// The problem at this place.
     pub reason: String,
+}
+
+impl SyntaxError {
+    /// Returns the error for the reader of this file.
+    pub(crate) fn in_file(&self, file: &Arc<Path>) -> Diagnostic {
+        let reason = format!("not YAML or JSON, in column {}: {}", self.column, self.reason);
+        Diagnostic::new(Severity::Error, "", reason).in_file(file, Some(self.line))
+    }
 }
 
 /// A document, or an object in it, as JSON. Each field and each element of a list is in the line
@@ -78,9 +88,9 @@ impl Document<'_> {
 
     /// Returns the line of the field at `path`, or of the nearest existing value around it.
     #[must_use]
-    pub fn line_of(&self, path: &FieldPath) -> u32 {
+    pub fn line_of(&self, path: &str) -> u32 {
         let mut found = &*self.json;
-        for step in path.steps() {
+        for step in steps(path) {
             match inner(found, step) {
                 Some(value) => found = value,
                 None => break,
@@ -92,8 +102,8 @@ impl Document<'_> {
 
     /// Returns a short description of the value at `path` for a message.
     #[must_use]
-    pub fn describe(&self, path: &FieldPath) -> Option<String> {
-        let json = path.steps().try_fold(&*self.json, inner)?;
+    pub fn describe(&self, path: &str) -> Option<String> {
+        let json = steps(path).try_fold(&*self.json, inner)?;
         Some(describe(&serde_json::from_str(json).ok()?))
     }
 }

@@ -8,6 +8,7 @@
 
 mod address;
 mod diagnostic;
+mod diagnostics;
 mod document;
 mod parse;
 mod path;
@@ -20,7 +21,8 @@ pub mod tests;
 
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use diagnostic::{Diagnostic, Severity, excerpt};
+pub(crate) use diagnostics::Diagnostics;
 pub use document::{Document, SyntaxError, describe};
-pub use parse::{documents, parse, parse_leniently};
-pub use path::FieldPath;
+pub use parse::{documents, parse_leniently};
+pub(crate) use path::{push_step, steps};
 pub use typed::{TypeError, typed};

@@ -5,11 +5,6 @@ use serde_json::value::RawValue;
 use super::document::{Document, SyntaxError, newlines, parts};
 use super::reader::Reader;
 
-/// Parses all documents of a text. Omits empty ones.
-pub fn parse(bytes: &[u8]) -> Result<Vec<Document<'_>>, SyntaxError> {
-    documents(bytes)?.collect()
-}
-
 /// Parses the documents of a text leniently: of duplicate keys the last one counts, and the others are
 /// returned as errors. The text after the first document may be invalid, which is returned as an error, too.
 pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Document<'_>>, Vec<SyntaxError>), SyntaxError> {

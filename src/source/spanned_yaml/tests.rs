@@ -7,6 +7,10 @@ use super::*;
 
 pub mod cases;
 
+fn parse(bytes: &[u8]) -> Result<Vec<Document<'_>>, SyntaxError> {
+    documents(bytes)?.collect()
+}
+
 fn one(text: &str) -> Document<'_> {
     let mut documents = parse(text.as_bytes()).unwrap();
     assert_eq!(documents.len(), 1, "{text}");
@@ -15,12 +19,6 @@ fn one(text: &str) -> Document<'_> {
 
 fn error(text: &str) -> String {
     parse(text.as_bytes()).unwrap_err().to_string()
-}
-
-fn path(text: &str) -> FieldPath {
-    let mut path = FieldPath::default();
-    text.split('.').for_each(|step| path.push(step));
-    path
 }
 
 #[test]
@@ -55,14 +53,14 @@ fn lines_are_those_of_the_keys() {
         ("spec.clusterIP", 2),
         ("nothing.at.all", 2),
     ] {
-        assert_eq!(node.line_of(&path(at)), line, "{at}");
+        assert_eq!(node.line_of(at), line, "{at}");
     }
-    assert_eq!(parse(b"a: 1\n---\nb:\n  c: 1\n").unwrap()[1].line_of(&path("b.c")), 4);
+    assert_eq!(parse(b"a: 1\n---\nb:\n  c: 1\n").unwrap()[1].line_of("b.c"), 4);
     // Those of JSON, of what comes by an alias, and of what is after it.
     let lists = one("{\n\"a\":\n [1,\n  {\"b\":\n 2}]}");
-    assert_eq!(["a.0", "a.1", "a.1.b"].map(|it| lists.line_of(&path(it))), [3, 4, 5]);
+    assert_eq!(["a.0", "a.1", "a.1.b"].map(|it| lists.line_of(it)), [3, 4, 5]);
     let aliases = one("a: &a\n  b: 1\n  c: 2\nd: *a\ne:\n  <<: *a\n  f: 3\ng: 4\n");
-    let lines = ["d", "d.c", "e.c", "e.f", "g"].map(|it| aliases.line_of(&path(it)));
+    let lines = ["d", "d.c", "e.c", "e.f", "g"].map(|it| aliases.line_of(it));
     assert_eq!(lines, [4, 4, 6, 7, 8]);
 }
 

@@ -4,14 +4,14 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::FieldPath;
+use super::push_step;
 
 /// A value whose type does not match its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct TypeError {
-    /// The field.
-    pub field: FieldPath,
+    /// The path of the field.
+    pub field: String,
     /// The expected and the found type.
     pub reason: String,
 }
@@ -21,10 +21,8 @@ pub fn typed<T: DeserializeOwned>(json: &str) -> Result<T, TypeError> {
     // Nulls are rare. The tracking of the path costs time, and only errors need it.
     match serde_json::from_str(json) {
         Err(error) if !error.to_string().starts_with("duplicate field") => {
-            let mut value = serde_json::from_str(json).map_err(|error| TypeError {
-                field: FieldPath::default(),
-                reason: reason(&error),
-            })?;
+            let mut value = serde_json::from_str(json)
+                .map_err(|error| TypeError { field: String::new(), reason: reason(&error) })?;
             remove_nulls(&mut value);
             tracked(value)
         }
@@ -52,11 +50,11 @@ where
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(deserializer, &mut track);
     T::deserialize(deserializer).map_err(|error| {
-        let mut field = FieldPath::default();
+        let mut field = String::new();
         for segment in &track.path() {
             match segment {
-                Segment::Seq { index } => field.push(&index.to_string()),
-                Segment::Map { key } => field.push(key),
+                Segment::Seq { index } => push_step(&mut field, &index.to_string()),
+                Segment::Map { key } => push_step(&mut field, key),
                 _ => {}
             }
         }
