@@ -199,7 +199,7 @@ impl ConfigurationFile {
     pub(super) async fn changed(&mut self) {
         let Some(paths) = &mut self.watched else { return std::future::pending().await };
         if std::mem::replace(&mut self.has_begun, true)
-            && let Err(error) = paths.wait().await
+            && let Err(error) = paths.wait().await.and_then(|()| paths.changes())
         {
             tracing::error!(
                 "cannot watch the configuration file any longer: {error}; send SIGHUP to reload it"

@@ -13,8 +13,8 @@ use hyper::{Method, StatusCode};
 use shunt_core::model::{Change, Store};
 use shunt_core::plan::Options;
 
+use super::Reports;
 use super::args::Run;
-use super::{Reports, process};
 use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
@@ -123,21 +123,12 @@ impl Objects {
         let Reports { metrics, known, .. } = reports;
         match self {
             Objects::Manifests(paths) => {
-                let (watcher, stop) =
+                let watcher =
                     Watcher::new(paths, node_name).context("cannot watch the manifests")?;
                 let paths = paths.clone();
                 known.follow(node_name, move || status::Source::Manifests { paths: paths.clone() });
-                let (ended, end) = tokio::sync::oneshot::channel();
-                let sink = commands.sink();
-                process::start_thread("manifests", move || {
-                    let _ = ended.send(watcher.run(sink));
-                })?;
-                Ok(Box::pin(async move {
-                    let _stop = stop;
-                    end.await
-                        .context("the thread that watches the manifests has ended")?
-                        .context("cannot watch the manifests any longer")
-                }))
+                let work = watcher.run(commands.sink());
+                Ok(Box::pin(async { work.await.context("cannot watch the manifests any longer") }))
             }
             Objects::Api(access) => {
                 let counts = metrics.clone();

@@ -32,16 +32,14 @@ impl Interfaces {
         let arrival = super::events(&events)?;
         loop {
             arrival.readable().await?.clear_ready();
-            let discarded = events.discard().map_err(io::Error::from);
-            let mut listed = discarded.and_then(|()| interface_addresses());
             let change = loop {
-                match listed {
+                let discarded = events.discard().map_err(io::Error::from);
+                match discarded.and_then(|()| interface_addresses()) {
                     Ok(change) => break change,
                     Err(error) => {
                         tracing::error!(%error, "cannot list the node's addresses; retrying");
                         // The event is gone, and what it was about is not known yet.
                         tokio::time::sleep(RETRY).await;
-                        listed = interface_addresses();
                     }
                 }
             };

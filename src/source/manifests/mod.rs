@@ -29,7 +29,7 @@ use shunt_core::model::Change;
 
 pub use parse::{Context, Manifest, Object, parse};
 pub(crate) use scan::{manifests_at, read};
-pub use watch::{Stop, Watcher};
+pub use watch::Watcher;
 
 /// The files cannot be read or watched at all.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum Error {
     Unusable(usize),
     /// The files cannot be watched.
     #[error(transparent)]
-    Watch(#[from] crate::source::file_watch::Error),
+    Watch(#[from] std::io::Error),
 }
 
 /// Reads all manifests once and logs their problems. The path `-` is stdin. The changes end with

@@ -5,65 +5,55 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use shunt_core::model::{Change, ChangeBatch};
-use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use super::Error;
 use super::scan::{Scanner, is_manifest};
-use crate::source::file_watch::{self, Paths, Todo};
+use crate::source::file_watch::{Paths, Todo};
 use crate::source::objects::Kind;
 
 /// A watcher of manifests.
 pub struct Watcher {
     scanner: Scanner,
     paths: Paths,
-    stopped: oneshot::Receiver<()>,
-}
-
-/// A guard whose drop ends [`Watcher::run`].
-#[derive(Debug)]
-#[must_use = "it ends the watch when it is dropped"]
-pub struct Stop {
-    _held: oneshot::Sender<()>,
 }
 
 impl Watcher {
-    /// Prepares a watcher for these files or directories, without a read. [`Watcher::run`] ends
-    /// when [`Stop`] is dropped.
-    pub fn new(paths: &[PathBuf], node_name: &str) -> Result<(Watcher, Stop), Error> {
+    /// Prepares a watcher for these files or directories, without a read.
+    pub fn new(paths: &[PathBuf], node_name: &str) -> Result<Watcher, Error> {
         let scanner = Scanner::new(paths, node_name)?;
-        let paths = Paths::new(paths, is_manifest)?;
-        let (held, stopped) = oneshot::channel();
-        Ok((Watcher { scanner, paths, stopped }, Stop { _held: held }))
+        Ok(Watcher { scanner, paths: Paths::new(paths, is_manifest)? })
     }
 
     /// Reads all manifests and calls `sink` with them, then with each change, until `sink` returns
     /// `Break`. The first batch deletes all other objects, which an earlier source may have left.
-    /// Blocks: run it in a thread of its own, so that the read of a large file delays no other
-    /// work.
-    pub fn run(mut self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|reason| file_watch::Error::Open { reason })?;
-        for root in 0..self.scanner.roots.len() {
-            self.look_at(root);
-        }
-        self.scanner.log_not_used();
-        let first = self.scanner.changes();
-        let listed = |kind| Change::Listed(kind, self.scanner.collection.names(kind).into());
-        let listed = Kind::ALL.into_iter().map(listed);
-        let mut changes: Vec<Change> = listed.chain(first).chain([Change::Synced]).collect();
+    /// Reads in a thread of tokio's, so that a large file delays no other work. A dropped future stops.
+    pub async fn run(mut self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
+        let mut is_first = true;
         loop {
+            let work = spawn_blocking(move || -> std::io::Result<_> {
+                match is_first {
+                    true => (0..self.scanner.roots.len()).for_each(|root| self.look_at(root)),
+                    false => self.work(self.paths.changes()?),
+                }
+                let changes = self.scanner.changes();
+                Ok((self, changes))
+            });
+            // A panic has ended the process.
+            let Ok(worked) = work.await else { return Ok(()) };
+            let (watcher, mut changes) = worked?;
+            self = watcher;
+            if std::mem::take(&mut is_first) {
+                self.scanner.log_not_used();
+                let listed =
+                    |kind| Change::Listed(kind, self.scanner.collection.names(kind).into());
+                changes.splice(0..0, Kind::ALL.map(listed));
+                changes.push(Change::Synced);
+            }
             if !changes.is_empty() && sink(ChangeBatch::new(changes, Instant::now())).is_break() {
                 return Ok(());
             }
-            let todo = runtime.block_on(async {
-                tokio::select! {
-                    todo = self.paths.wait() => todo.map(Some),
-                    _ = &mut self.stopped => Ok(None),
-                }
-            });
-            let Some(todo) = todo? else { return Ok(()) };
-            self.work(todo);
-            changes = self.scanner.changes();
+            self.paths.wait().await?;
         }
     }
 

@@ -1,4 +1,12 @@
-//! Watches paths with inotify.
+//! Watches files and directories.
+//!
+//! Owns: inotify ([`Paths`]), and the interpretation of its events for files that are written,
+//! replaced by rename, or mounted by Kubernetes.
+//!
+//! Invariant: a changed path is reported after its change, possibly late or more than once. The
+//! caller reads the current content.
+//!
+//! Must not know: the content of the files.
 //!
 //! A directory is watched itself and through its parent, so that it can be replaced as a whole, for
 //! example as a symbolic link to a new release. A file is watched through its parent, where it may
@@ -36,26 +44,6 @@ fn directory_mask() -> AddWatchFlags {
         | AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF
         | AddWatchFlags::IN_ONLYDIR
-}
-
-/// Paths cannot be watched at all.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel refuses an inotify instance.
-    #[error(
-        "cannot watch files: {reason}; if too many files are open, raise the sysctl \
-         fs.inotify.max_user_instances"
-    )]
-    Open {
-        /// Why.
-        reason: io::Error,
-    },
-    /// Waiting for events failed.
-    #[error("cannot wait for changes of files: {reason}")]
-    Wait {
-        /// Why.
-        reason: io::Error,
-    },
 }
 
 /// The watched paths.
@@ -97,38 +85,50 @@ impl Paths {
     ///
     /// # Errors
     /// If the kernel refuses an inotify instance.
-    pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<Paths, Error> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
-            .map_err(|errno| Error::Open { reason: errno.into() })?;
+    pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> io::Result<Paths> {
+        let inotify =
+            Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(|errno| {
+                let reason = io::Error::from(errno);
+                io::Error::other(format!(
+                    "cannot watch files: {reason}; if too many files are open, raise the sysctl \
+                     fs.inotify.max_user_instances"
+                ))
+            })?;
         let roots = paths.iter().map(Root::new).collect();
         Ok(Paths { inotify, roots, matters })
     }
 
-    /// Waits for changes, within a tokio runtime. Cancel-safe: a dropped future loses no event.
+    /// Waits until there may be changes, within a tokio runtime. Cancel-safe.
     ///
     /// # Errors
     /// If the kernel refuses the wait.
-    pub async fn wait(&self) -> Result<Todo, Error> {
-        let wait = |reason| Error::Wait { reason };
-        let mut todo = Todo::default();
-        let arrival = crate::source::events(&self.inotify).map_err(wait)?;
-        let unreported = (0..self.roots.len()).filter(|&root| self.roots[root].retry);
-        let unreported: Vec<usize> = unreported.collect();
+    pub async fn wait(&self) -> io::Result<()> {
+        let arrival = crate::source::events(&self.inotify)?;
         tokio::select! {
-            ready = arrival.readable() => drop(ready.map_err(wait)?),
-            () = sleep(RETRY), if !unreported.is_empty() => todo.roots.extend(unreported),
+            ready = arrival.readable() => drop(ready?),
+            () = sleep(RETRY), if self.roots.iter().any(|root| root.retry) => {}
         }
+        Ok(())
+    }
+
+    /// Returns what has changed since the last call, and the paths that no event would report.
+    ///
+    /// # Errors
+    /// If the kernel does not return its events.
+    pub fn changes(&self) -> io::Result<Todo> {
+        let mut todo = Todo::default();
+        todo.roots.extend((0..self.roots.len()).filter(|&root| self.roots[root].retry));
         for _ in 0..COALESCE {
             match self.inotify.read_events() {
                 Ok(events) => events.iter().for_each(|event| self.note(event, &mut todo)),
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
-                Err(errno) => return Err(wait(errno.into())),
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(todo)
     }
 
-    /// Sets the watches of a path, so that [`Paths::wait`] reports later changes. Call it before
+    /// Sets the watches of a path, so that [`Paths::changes`] reports later ones. Call it before
     /// each read of the path. Without a watch, the path is reported every second.
     pub fn watch(&mut self, number: usize) {
         let root = &mut self.roots[number];
