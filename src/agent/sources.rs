@@ -179,7 +179,12 @@ impl Objects {
 
 /// Returns the access to the API server of a configuration.
 pub(crate) fn access(config: &Config, dialer: Option<Dialer>) -> Access {
-    Access { kubeconfig: config.kubeconfig.clone(), master: config.master.clone(), dialer }
+    Access {
+        kubeconfig: config.kubeconfig.clone(),
+        master: config.master.clone(),
+        dialer,
+        content_type: config.content_type,
+    }
 }
 
 /// Returns the names of the nodes with endpoints.

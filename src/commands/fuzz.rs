@@ -11,6 +11,7 @@ use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::config::{self, Flags};
+use crate::source::kubernetes::ContentType;
 use crate::source::{kubernetes, manifests};
 
 /// The name of the agent's Node in the seeds.
@@ -20,9 +21,10 @@ const NODE: &str = "node-1";
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     ("manifests", manifests),
     ("configuration", configuration),
+    ("objects", objects),
     ("protobuf", protobuf),
     ("netlink", netlink),
 ];
@@ -49,9 +51,15 @@ pub fn configuration(bytes: &[u8]) {
     assert_eq!(again.ok(), Some(&loaded.config), "written as\n{written}");
 }
 
-/// Fuzzes an answer of the API server: an event of a watch, a page of a list, or an object.
+/// Fuzzes an answer of the API server: the events of a watch, line by line, or a page of a list.
+pub fn objects(bytes: &[u8]) {
+    kubernetes::fuzz(ContentType::Json, bytes, NODE).into_iter().for_each(plan);
+}
+
+/// Fuzzes an answer of the API server in protobuf: an event of a watch, a page of a list, or an
+/// object.
 pub fn protobuf(bytes: &[u8]) {
-    kubernetes::fuzz(bytes, NODE).into_iter().for_each(plan);
+    kubernetes::fuzz(ContentType::Protobuf, bytes, NODE).into_iter().for_each(plan);
 }
 
 /// Fuzzes an answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use shunt_core::model::{Balancing, Family};
 use shunt_core::plan::Options;
 
+use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, is_hash, prefixes_of};
 use super::{
     Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
@@ -56,6 +57,7 @@ pub(super) fn effective(
         options,
         node_name: node_name(full, check),
         kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
+        content_type: content_type(full, &mut check),
         master: None,
         healthz_bind_address: listen_address(full, "healthzBindAddress", check),
         metrics_bind_address: listen_address(full, "metricsBindAddress", check),

@@ -160,7 +160,6 @@ const fn idle(path: &'static str, kind: Kind, reason: &'static str) -> Field {
 }
 
 const NO_OPTIONS: &str = "these log formats have no options";
-const PROTOBUF: &str = "shunt reads protobuf from the API server";
 const NOT_IPVS: &str = "shunt programs nftables in every mode";
 const NOT_WINDOWS: &str = "Windows only";
 
@@ -187,8 +186,16 @@ pub const FIELDS: [Field; 64] = [
          no effect",
     ),
     honoured("clientConnection.kubeconfig", Text(""), "without one, the Pod's service account"),
-    idle("clientConnection.acceptContentTypes", Text(""), PROTOBUF),
-    idle("clientConnection.contentType", Text("application/vnd.kubernetes.protobuf"), PROTOBUF),
+    honoured(
+        "clientConnection.acceptContentTypes",
+        Text(""),
+        "by default `contentType`; the first known type is preferred, JSON is always accepted",
+    ),
+    honoured(
+        "clientConnection.contentType",
+        Text("application/vnd.kubernetes.protobuf"),
+        "or `application/json`, of lists and watches; Events are JSON",
+    ),
     idle("clientConnection.qps", Rate, "a node makes few requests"),
     idle("clientConnection.burst", Number(10), "a node makes few requests"),
     honoured("logging.format", Text("text"), "`text` or `json`"),

@@ -6,6 +6,7 @@
 //! Pure. Must not know: files, the command line, or users of the values.
 
 mod configuration;
+mod content_type;
 mod defaults;
 mod duration;
 mod effective;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use shunt_core::plan::Options;
 
 use crate::flows::sysctl;
+use crate::source::kubernetes::ContentType;
 use crate::source::spanned_yaml::{Diagnostic, Diagnostics, Severity};
 
 pub use configuration::Configuration;
@@ -47,6 +49,8 @@ pub struct Config {
     pub node_name: String,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
+    /// `clientConnection.acceptContentTypes`, by default `contentType`: protobuf or JSON.
+    pub content_type: ContentType,
     /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
     /// `healthzBindAddress`; `None` means no health server.

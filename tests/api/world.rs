@@ -79,6 +79,16 @@ impl World {
         agent.arg("-v=4").config(&config)
     }
 
+    /// An agent without a configuration file.
+    pub(crate) fn agent_by_flags(&self) -> AgentBuilder {
+        let path = self.kubeconfig.path().display().to_string();
+        Agent::builder(SHUNT, &self.lab.node)
+            .arg("--kubeconfig")
+            .arg(path)
+            .arg("--proxy-mode=nftables")
+            .arg("--cluster-cidr=10.244.0.0/16,fd00:244::/48")
+    }
+
     /// The agent, ready.
     pub(crate) fn start(&self) -> Result<Agent> {
         self.agent()?.start()

@@ -18,14 +18,11 @@ const CASES: u32 = 400;
 /// The seeds of a target: folders in the repository.
 fn folders(target: &str) -> &'static [&'static str] {
     match target {
-        "manifests" => &[
-            "examples/demo",
-            "examples/services",
-            "tests/fixtures",
-            "tests/fixtures/api",
-            "tests/fixtures/bad-input",
-        ],
+        "manifests" => {
+            &["examples/demo", "examples/services", "tests/fixtures", "tests/fixtures/bad-input"]
+        }
         "configuration" => &["tests/fixtures"],
+        "objects" => &["tests/fixtures/api"],
         "protobuf" => &["tests/fixtures/api/protobuf", "tests/fixtures/api/protobuf/objects"],
         _ => &["tests/fixtures/netlink"],
     }
@@ -151,6 +148,11 @@ fn any_answer_of_the_api_server() {
 }
 
 #[test]
-fn any_answer_of_the_kernel() {
+fn any_answer_of_the_api_server_in_protobuf() {
     check(TARGETS[3]);
+}
+
+#[test]
+fn any_answer_of_the_kernel() {
+    check(TARGETS[4]);
 }

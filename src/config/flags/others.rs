@@ -16,12 +16,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "Requests to the Kubernetes API at once.",
     ),
     Flag::new(
-        "kube-api-content-type",
-        "TYPE",
-        "clientConnection.contentType",
-        "The content type for the Kubernetes API.",
-    ),
-    Flag::new(
         "kube-api-qps",
         "RATE",
         "clientConnection.qps",

@@ -19,6 +19,13 @@ pub(super) const FLAGS: &[Flag] = &[
         "The kubeconfig for the Kubernetes API.",
     ),
     Flag::new(
+        "kube-api-content-type",
+        "TYPE",
+        "clientConnection.contentType",
+        "The content type for the Kubernetes API: application/vnd.kubernetes.protobuf or \
+         application/json.",
+    ),
+    Flag::new(
         "master",
         "URL",
         "",

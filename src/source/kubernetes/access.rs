@@ -10,7 +10,7 @@ use kube::config::InClusterError;
 use super::kubeconfig::Prepared;
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
-use super::{Dialer, kubeconfig};
+use super::{ContentType, Dialer, kubeconfig};
 use crate::source::spanned_yaml::Diagnostic;
 
 /// The settings of the access to the API server.
@@ -22,6 +22,8 @@ pub struct Access {
     pub master: Option<String>,
     /// Connects from another network namespace, which is tried before the agent's own.
     pub dialer: Option<Dialer>,
+    /// The preferred content type of lists and watches. JSON is always accepted.
+    pub content_type: ContentType,
 }
 
 /// An error of the settings: retries would not help.

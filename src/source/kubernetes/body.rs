@@ -8,6 +8,7 @@ use kube::client::Body;
 use prost::bytes::{Buf, Bytes, BytesMut};
 use tokio::time::timeout;
 
+use super::content_type::ContentType;
 use super::failure::{Failure, innermost};
 
 /// The longest object with what is around it. No object is larger: etcd accepts 1.5 MiB.
@@ -20,15 +21,20 @@ const HEAD_BYTES: usize = 4;
 /// The part of a body that has arrived and is not read yet. Its functions are cancel-safe: a dropped
 /// future loses no data.
 pub(super) struct Received {
+    pub(super) content_type: ContentType,
     body: Body,
     stall_timeout: Duration,
     pub(super) buffer: BytesMut,
+    /// The buffer has no end of a line before this offset.
+    searched: usize,
 }
 
 impl Received {
     /// Reads the body of an answer, in which the server may pause for this long.
     pub(super) fn new(answer: Response<Body>, stall_timeout: Duration) -> Received {
-        Received { body: answer.into_body(), stall_timeout, buffer: BytesMut::new() }
+        let content_type = ContentType::of(answer.headers());
+        let (body, buffer) = (answer.into_body(), BytesMut::new());
+        Received { content_type, body, stall_timeout, buffer, searched: 0 }
     }
 
     /// Waits for more bytes. Returns false at the end of the body.
@@ -56,7 +62,7 @@ impl Received {
     pub(super) async fn has(&mut self, bytes: usize) -> Result<bool, Failure> {
         if bytes > MAX_BYTES {
             let reason = format!("an object of {bytes} bytes; the limit is {MAX_BYTES}");
-            return Err(Failure::Garbage(reason));
+            return Err(Failure::Encoding(reason));
         }
         while self.buffer.len() < bytes {
             if !self.more().await? {
@@ -66,9 +72,37 @@ impl Received {
         Ok(true)
     }
 
-    /// Takes the next frame of a watch: a length of 4 bytes and that many bytes. Returns `None` at the
-    /// end; an incomplete last one is dropped.
-    pub(super) async fn frame(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// Takes the next line or frame of a watch. Returns `None` at the end; an incomplete last one is
+    /// dropped.
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
+        match self.content_type {
+            ContentType::Json => self.line().await,
+            ContentType::Protobuf => self.frame().await,
+        }
+    }
+
+    /// Takes a line, without its end.
+    async fn line(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let end = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
+            if let Some(end) = end {
+                let line = self.buffer.split_to(self.searched + end).freeze();
+                self.buffer.advance(1);
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if self.searched > MAX_BYTES {
+                return Err(Failure::Garbage(format!("a line of more than {MAX_BYTES} bytes")));
+            }
+            if !self.more().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes a frame: a length of 4 bytes and that many bytes.
+    async fn frame(&mut self) -> Result<Option<Bytes>, Failure> {
         if !self.has(HEAD_BYTES).await? {
             return Ok(None);
         }

@@ -24,7 +24,7 @@ use super::failure::innermost;
 use super::kubeconfig::Prepared;
 use super::proxy::Proxy;
 use super::server_name::server_name;
-use super::{Access, AccessError};
+use super::{Access, AccessError, ContentType};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
 /// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
@@ -189,6 +189,7 @@ fn shared(
 /// certificates, keys or addresses may have changed.
 pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
+    content_type: ContentType,
     current: Mutex<(u64, Client)>,
 }
 
@@ -199,14 +200,25 @@ impl Connection {
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
-        Connection::new(move || client(&access, &observer))
+        let content_type = access.content_type;
+        let connection = Connection::new(move || client(&access, &observer))?;
+        Ok(Connection { content_type, ..connection })
     }
 
     pub(crate) fn new(
         make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
     ) -> Result<Connection, AccessError> {
         let client = make()?;
-        Ok(Connection { make: Box::new(make), current: Mutex::new((0, client)) })
+        Ok(Connection {
+            make: Box::new(make),
+            content_type: ContentType::default(),
+            current: Mutex::new((0, client)),
+        })
+    }
+
+    /// Returns the configured content type of lists and watches.
+    pub(super) fn content_type(&self) -> ContentType {
+        self.content_type
     }
 
     /// Returns the client and its number.

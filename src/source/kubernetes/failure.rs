@@ -41,6 +41,8 @@ pub enum Failure {
     Unreachable(String),
     /// The server sent an invalid response.
     Garbage(String),
+    /// The server sent protobuf that cannot be decoded.
+    Encoding(String),
 }
 
 /// `meta.v1.Status`: why a request failed.
@@ -122,6 +124,9 @@ impl Failure {
             }
             Failure::Unreachable(reason) => format!("cannot reach the API server: {reason}"),
             Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
+            Failure::Encoding(what) => {
+                format!("cannot decode the API server's protobuf, requesting JSON: {what}")
+            }
         }
     }
 }

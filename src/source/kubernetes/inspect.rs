@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use hyper::header::HeaderValue;
 use kube::Client;
 use shunt_core::model::Change;
 
 use super::client::Connection;
 use super::failure::Failure;
 use super::resource::{RelistFrom, Resource, send};
-use super::{Access, AccessError, page};
+use super::{Access, AccessError, ContentType, page};
 use crate::source::objects::{Encoded, Kind, Names, convert};
 
 /// The answers of the API server.
@@ -49,9 +50,10 @@ impl Inspection {
         if kind == Kind::Service {
             resource = resource.named("kubernetes");
         }
+        let accept = HeaderValue::from_static(ContentType::Json.as_str());
         loop {
             let list = resource.list(&RelistFrom::Store, true, None);
-            let answer = match send(client, list).await {
+            let answer = match send(client, list, accept.clone()).await {
                 Err(Failure::Absent) if kind == Kind::ServiceCidr => {
                     if resource.next_version() {
                         continue;
@@ -77,7 +79,7 @@ impl Inspection {
             };
             let version = page::read(answer, take).await?.version;
             // The role may permit lists only. An answer means yes, whatever the watch would send.
-            return send(client, resource.watch(&version)).await.map(drop);
+            return send(client, resource.watch(&version), accept).await.map(drop);
         }
     }
 }

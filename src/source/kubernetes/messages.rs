@@ -1,16 +1,21 @@
-//! Answers of the API server in protobuf: events of watches, rejections, and the envelope around each
-//! object.
+//! Answers of the API server in JSON and protobuf: events of watches, rejections, and the envelope
+//! around each object in protobuf.
 //!
-//! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`.
+//! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`. Protobuf that
+//! cannot be decoded is a [`Failure::Encoding`], after which requests ask for JSON.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use hyper::Response;
 use kube::client::Body;
 use prost::Message;
 use prost::bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::body::Received;
+use super::content_type::ContentType;
 use super::failure::{Failure, Status};
 use crate::source::objects::Encoded;
 use crate::source::spanned_yaml::excerpt;
@@ -25,7 +30,7 @@ struct Unknown {
     raw: Bytes,
 }
 
-/// `meta.v1.WatchEvent`.
+/// `meta.v1.WatchEvent` in protobuf.
 #[derive(Message)]
 struct WatchFrame {
     #[prost(bytes = "bytes", tag = "1")]
@@ -40,59 +45,98 @@ struct RawExtension {
     raw: Bytes,
 }
 
+/// `meta.v1.WatchEvent` in JSON.
+#[derive(Deserialize)]
+struct WatchLine<'a> {
+    #[serde(rename = "type", default)]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+impl Encoded<'_> {
+    /// Returns the failure of an answer with this object.
+    pub(super) fn invalid(&self, reason: String) -> Failure {
+        match self {
+            Encoded::Json(_) => Failure::Garbage(reason),
+            Encoded::Protobuf(_) => Failure::Encoding(reason),
+        }
+    }
+
+    fn status(&self) -> Result<Status, Failure> {
+        self.decode().map_err(|error| self.invalid(format!("a Status: {}", error.reason)))
+    }
+}
+
 /// An event of a watch.
-pub(super) enum Event {
+pub(super) enum Event<'a> {
     /// An object was created or modified.
-    Current(Encoded<'static>),
+    Current(Encoded<'a>),
     /// An object was deleted.
-    Gone(Encoded<'static>),
+    Gone(Encoded<'a>),
     /// Everything up to this version has been sent.
     Bookmark(String),
 }
 
 /// A reader of the events of a watch.
-pub(super) struct Events(Received);
+pub(super) struct Events {
+    received: Received,
+    piece: Bytes,
+}
 
 impl Events {
     pub(super) fn new(answer: Response<Body>) -> Events {
-        Events(Received::new(answer, Duration::MAX))
+        Events { received: Received::new(answer, Duration::MAX), piece: Bytes::new() }
     }
 
     /// Returns the next event; none at the end of the watch. An event that reports a failure is
     /// one. Cancel-safe: a dropped future loses no data.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, Failure> {
-        self.0.frame().await?.map(event).transpose()
+    pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, Failure> {
+        // Returns its part of the buffer, so that the next bytes need no other buffer.
+        self.piece = Bytes::new();
+        let Some(piece) = self.received.piece().await? else { return Ok(None) };
+        self.piece = piece;
+        event(self.received.content_type, &self.piece).map(Some)
     }
 }
 
-/// Decodes a frame of a watch.
-pub(super) fn event(frame: Bytes) -> Result<Event, Failure> {
-    let WatchFrame { type_, object } = decode("an event", frame)?;
-    let object = Encoded::Protobuf(open(object.raw)?);
-    match &*String::from_utf8_lossy(&type_) {
+/// Decodes a line or a frame of a watch.
+pub(super) fn event(content_type: ContentType, piece: &Bytes) -> Result<Event<'_>, Failure> {
+    let (type_, object) = match content_type {
+        ContentType::Json => {
+            let WatchLine { type_, object } =
+                serde_json::from_slice(piece).map_err(|error| garbage(&error, piece))?;
+            (Cow::Borrowed(type_), Encoded::Json(object.get()))
+        }
+        ContentType::Protobuf => {
+            let WatchFrame { type_, object } = decode("an event", piece.clone())?;
+            let type_ = String::from_utf8_lossy(&type_).into_owned();
+            (type_.into(), Encoded::Protobuf(open(object.raw)?))
+        }
+    };
+    match &*type_ {
         "ADDED" | "MODIFIED" => Ok(Event::Current(object)),
         "DELETED" => Ok(Event::Gone(object)),
         "BOOKMARK" => {
-            let identity = object.metadata().map_err(Failure::Garbage)?;
+            let identity = object.metadata().map_err(|reason| object.invalid(reason))?;
             match identity.resource_version.is_empty() {
                 true => Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned())),
                 false => Ok(Event::Bookmark(identity.resource_version)),
             }
         }
-        "ERROR" => Err(match object.decode() {
-            Ok(status) => Failure::from_status(&status, None),
-            Err(error) => Failure::Garbage(format!("a Status: {}", error.reason)),
-        }),
-        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
+        "ERROR" => Err(Failure::from_status(&object.status()?, None)),
+        other => Err(object.invalid(format!("an event of type {}", excerpt(other)))),
     }
 }
 
-/// Decodes the body of a rejection: in JSON, it may be by a proxy. A body that is not a Status becomes
-/// its message.
-pub(super) fn status(body: &Bytes) -> Status {
+/// Decodes the body of a rejection. A body that is not a Status becomes its message.
+pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
     let text = String::from_utf8_lossy(body);
-    let object = open(body.clone()).map_or(Encoded::Json(&text), Encoded::Protobuf);
-    let status = object.decode();
+    let object = match content_type {
+        ContentType::Json => Ok(Encoded::Json(&text)),
+        ContentType::Protobuf => open(body.clone()).map(Encoded::Protobuf),
+    };
+    let status = object.and_then(|object| object.status());
     status.unwrap_or_else(|_| Status { message: text.into_owned(), ..Status::default() })
 }
 
@@ -108,9 +152,15 @@ fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
 /// Returns the failure for bytes that do not begin with [`MAGIC`].
 pub(super) fn not_an_object(bytes: &[u8]) -> Failure {
     let start = bytes.get(..MAGIC.len()).unwrap_or(bytes).escape_ascii();
-    Failure::Garbage(format!("an object that begins with \"{start}\""))
+    Failure::Encoding(format!("an object that begins with \"{start}\""))
 }
 
 pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
-    M::decode(bytes).map_err(|error| Failure::Garbage(format!("{what}: {error}")))
+    M::decode(bytes).map_err(|error| Failure::Encoding(format!("{what}: {error}")))
+}
+
+/// Returns the failure for a text that is not what it should be.
+pub(super) fn garbage(reason: &impl ToString, bytes: &[u8]) -> Failure {
+    let excerpt = excerpt(&String::from_utf8_lossy(bytes));
+    Failure::Garbage(format!("{excerpt} ({})", reason.to_string()))
 }

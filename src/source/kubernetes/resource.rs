@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use form_urlencoded::Serializer;
 use http_body_util::{BodyExt, Limited};
-use hyper::header::{ACCEPT, RETRY_AFTER};
+use hyper::header::{ACCEPT, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
@@ -12,12 +12,10 @@ use shunt_core::jitter;
 use tokio::time::timeout;
 
 use super::client::REQUEST_TIMEOUT;
+use super::content_type::ContentType;
 use super::failure::{Failure, innermost};
 use super::messages::status;
 use crate::source::objects::Kind;
-
-/// The only content type that the agent reads, like kube-proxy by default.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The size limit of the body of a rejection.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
@@ -132,8 +130,12 @@ impl Resource {
 }
 
 /// Sends a request and waits for the answer to begin. An answer other than success is a failure.
-pub(super) async fn send(client: &Client, target: String) -> Result<Response<Body>, Failure> {
-    let request = Request::get(target).header(ACCEPT, PROTOBUF).body(Body::empty());
+pub(super) async fn send(
+    client: &Client,
+    target: String,
+    accept: HeaderValue,
+) -> Result<Response<Body>, Failure> {
+    let request = Request::get(target).header(ACCEPT, accept).body(Body::empty());
     let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
     let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
@@ -147,6 +149,7 @@ pub(super) async fn send(client: &Client, target: String) -> Result<Response<Bod
     if code == StatusCode::OK {
         return Ok(answer);
     }
+    let content_type = ContentType::of(answer.headers());
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let body =
@@ -155,7 +158,7 @@ pub(super) async fn send(client: &Client, target: String) -> Result<Response<Bod
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),
     };
-    let mut status = status(&body);
+    let mut status = status(content_type, &body);
     status.code = i32::from(code.as_u16());
     Err(Failure::from_status(&status, retry_after.map(Duration::from_secs)))
 }

@@ -17,6 +17,7 @@ use super::Listing;
 use super::api_status::ApiStatus;
 use super::backoff::{MAX_PAUSE, pause};
 use super::client::Connection;
+use super::content_type::Negotiation;
 use super::decoder::Decoder;
 use super::failure::Failure;
 use super::messages::{Event, Events};
@@ -45,6 +46,7 @@ pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
     api_status: Arc<ApiStatus>,
+    negotiation: Negotiation,
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     /// The number of failures since the last success.
@@ -84,6 +86,7 @@ impl Watch {
     ) -> Watch {
         Watch {
             resource,
+            negotiation: Negotiation::new(connection.content_type()),
             connection,
             api_status,
             decoder,
@@ -116,6 +119,12 @@ impl Watch {
     async fn recover(&mut self, failure: Failure) {
         let kind = self.resource.kind;
         match &failure {
+            Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
+                if self.negotiation.fall_back() =>
+            {
+                self.api_status.lost(kind, &failure, true);
+                return;
+            }
             Failure::Ended if self.failures < SHORT_LIVED => {}
             // A server that was restored to an older state would wait for the known version for ever. It
             // rejects a list that is to be as new.
@@ -225,7 +234,7 @@ impl Watch {
     async fn follow(&mut self, client: &Client) -> Result<(), Failure> {
         let Some(version) = &self.version else { return self.list(client).await };
         let request = self.resource.watch(version);
-        let events = Events::new(send(client, request).await?);
+        let events = Events::new(send(client, request, self.negotiation.accept()).await?);
         self.fruitless += 1;
         if std::mem::replace(&mut self.watched, true) {
             self.api_status.restarted(self.resource.kind);
@@ -241,7 +250,7 @@ impl Watch {
         let version = loop {
             let is_first = next.is_none();
             let request = self.resource.list(&self.relist_from, limit, next.as_deref());
-            let answer = match send(client, request).await {
+            let answer = match send(client, request, self.negotiation.accept()).await {
                 Err(Failure::Expired) if !is_first && limit => {
                     (list, limit, next) = (List::default(), false, None);
                     continue;
@@ -290,18 +299,18 @@ impl Watch {
     }
 
     /// Delivers an event.
-    async fn take(&mut self, event: Event) -> Result<(), Failure> {
+    async fn take(&mut self, event: Event<'_>) -> Result<(), Failure> {
         let received = Instant::now();
-        let decoded = match event {
+        let (decoded, object) = match event {
             Event::Bookmark(version) => {
                 self.is_news(&version)?;
                 self.advance(version);
                 return Ok(());
             }
-            Event::Current(object) => self.decoder.take(&object),
-            Event::Gone(object) => self.decoder.take_gone(&object),
+            Event::Current(object) => (self.decoder.take(&object), object),
+            Event::Gone(object) => (self.decoder.take_gone(&object), object),
         };
-        if let Some(converted) = decoded.map_err(Failure::Garbage)?
+        if let Some(converted) = decoded.map_err(|reason| object.invalid(reason))?
             && self.is_news(&converted.version)?
         {
             let triggers = self.decoder.trigger(&converted).into_iter().collect();

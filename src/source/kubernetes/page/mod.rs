@@ -1,20 +1,22 @@
-//! Reads a page of a list item by item as it arrives, so that its size needs no memory.
-//!
-//! In protobuf it is an envelope (`runtime.Unknown`) around a list, of which field 1 is the metadata
-//! and field 2 repeats the items.
+//! Reads a page of a list item by item: protobuf as it arrives, so that its size needs no memory.
 
 use hyper::Response;
 use kube::client::Body;
 use prost::Message;
 use prost::bytes::{Buf, Bytes};
 use prost::encoding::{WireType, decode_key, decode_varint};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::body::Received;
 use super::client::REQUEST_TIMEOUT;
+use super::content_type::ContentType;
 use super::failure::Failure;
-use super::messages::{MAGIC, decode, not_an_object};
+use super::messages::{MAGIC, decode, garbage, not_an_object};
 use crate::source::objects::Encoded;
 
+/// The size limit of a page in JSON. Most have 250 items.
+const MAX_PAGE_BYTES: usize = 1 << 30;
 /// The longest head of a field: two numbers of at most 10 bytes.
 const MAX_HEAD_BYTES: usize = 20;
 /// The field of `runtime.Unknown`, the envelope, with the list.
@@ -24,13 +26,16 @@ const METADATA: u32 = 1;
 const ITEMS: u32 = 2;
 
 /// `meta.v1.ListMeta`.
-#[derive(Message, PartialEq, Eq)]
+#[derive(Deserialize, Message, PartialEq, Eq)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct ListMetadata {
     /// The version of the list.
     #[prost(string, tag = "2")]
+    #[serde(rename = "resourceVersion")]
     pub(super) version: String,
     /// The token for the next page; empty after the last one.
     #[prost(string, tag = "3")]
+    #[serde(rename = "continue")]
     pub(super) next: String,
 }
 
@@ -40,10 +45,51 @@ pub(super) struct ListMetadata {
 /// If the page is incomplete.
 pub(super) async fn read(
     answer: Response<Body>,
+    take: impl FnMut(&Encoded<'_>),
+) -> Result<ListMetadata, Failure> {
+    let received = Received::new(answer, REQUEST_TIMEOUT);
+    match received.content_type {
+        ContentType::Json => read_json(received, take).await,
+        ContentType::Protobuf => read_protobuf(received, take).await,
+    }
+}
+
+/// Reads a page in JSON when it is complete: protobuf is the default.
+async fn read_json(
+    mut received: Received,
     mut take: impl FnMut(&Encoded<'_>),
 ) -> Result<ListMetadata, Failure> {
-    let mut received = Received::new(answer, REQUEST_TIMEOUT);
-    let incomplete = || Failure::Garbage("an incomplete list".to_owned());
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(default)]
+        metadata: ListMetadata,
+        #[serde(borrow)]
+        items: Option<Vec<&'a RawValue>>,
+    }
+
+    while received.more().await? {
+        if received.buffer.len() > MAX_PAGE_BYTES {
+            return Err(garbage(&"too long", &received.buffer));
+        }
+    }
+    let page = &received.buffer;
+    let list: List<'_> = serde_json::from_slice(page).map_err(|error| garbage(&error, page))?;
+    if list.metadata.version.is_empty() {
+        return Err(garbage(&"no list", page));
+    }
+    for item in list.items.into_iter().flatten() {
+        take(&Encoded::Json(item.get()));
+    }
+    Ok(list.metadata)
+}
+
+/// Reads a page in protobuf: an envelope (`runtime.Unknown`) around a list, of which field 1 is the
+/// metadata and field 2 repeats the items.
+async fn read_protobuf(
+    mut received: Received,
+    mut take: impl FnMut(&Encoded<'_>),
+) -> Result<ListMetadata, Failure> {
+    let incomplete = || Failure::Encoding("an incomplete list".to_owned());
     let mut metadata = ListMetadata::default();
     if !received.has(MAGIC.len()).await? {
         return Err(incomplete());
@@ -64,7 +110,7 @@ pub(super) async fn read(
         if is_of_list {
             left = left
                 .checked_sub(field.length())
-                .ok_or_else(|| Failure::Garbage("an item longer than its list".to_owned()))?;
+                .ok_or_else(|| Failure::Encoding("an item longer than its list".to_owned()))?;
         }
         let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
         match field.number {
@@ -77,7 +123,7 @@ pub(super) async fn read(
         return Err(incomplete());
     }
     match metadata.version.is_empty() {
-        true => Err(Failure::Garbage("a list without a resourceVersion".to_owned())),
+        true => Err(Failure::Encoding("a list without a resourceVersion".to_owned())),
         false => Ok(metadata),
     }
 }
@@ -98,11 +144,11 @@ impl Field {
             match Field::parse(&received.buffer) {
                 Ok(field) => return Ok(Some(field)),
                 Err(error) if received.buffer.len() >= MAX_HEAD_BYTES => {
-                    return Err(Failure::Garbage(format!("a list: {error}")));
+                    return Err(Failure::Encoding(format!("a list: {error}")));
                 }
                 Err(_) if received.more().await? => {}
                 Err(_) if received.buffer.is_empty() => return Ok(None),
-                Err(_) => return Err(Failure::Garbage("an incomplete list".to_owned())),
+                Err(_) => return Err(Failure::Encoding("an incomplete list".to_owned())),
             }
         }
     }

@@ -1,6 +1,7 @@
 use std::iter::once;
 
 use hyper::Request;
+use hyper::header::CONTENT_TYPE;
 use kube::Client;
 use shunt_fake_apiserver::{Kind, protobuf};
 use tower::service_fn;
@@ -8,18 +9,22 @@ use tower::service_fn;
 use super::super::tests::script::Parts;
 use super::*;
 
-/// Returns the items of a page that arrives in these parts, as the bytes of messages, and the metadata.
+/// Returns the items of a page that arrives in these parts, as JSON text or as the bytes of a
+/// message, and the metadata.
 async fn read_parts<'a>(
+    content_type: ContentType,
     parts: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<(Vec<Vec<u8>>, ListMetadata), Failure> {
-    let mut answer = Some(Response::new(Parts::ending(parts)));
+    let mut answer = Response::new(Parts::ending(parts));
+    answer.headers_mut().insert(CONTENT_TYPE, content_type.as_str().parse().unwrap());
+    let mut answer = Some(answer);
     let server = service_fn(move |_| std::future::ready(answer.take().ok_or("asked twice")));
     let answer = Client::new(server, "default").send(Request::new(Body::empty())).await.unwrap();
     let mut items = Vec::new();
     let metadata = read(answer, |item| {
         items.push(match item {
+            Encoded::Json(json) => json.as_bytes().to_vec(),
             Encoded::Protobuf(message) => message.to_vec(),
-            Encoded::Json(_) => unreachable!("it reads protobuf"),
         });
     });
     let metadata = metadata.await?;
@@ -38,17 +43,48 @@ fn metadata(version: &str, next: &str) -> ListMetadata {
 }
 
 #[tokio::test]
+async fn json_page_may_have_any_order_and_space() {
+    for (page, expected) in [
+        (r#" { "items" : [ ] , "metadata" : { "resourceVersion" : "1" } } "#, vec![]),
+        (r#"{"items":[{},null , 5],"metadata":{"resourceVersion":"1"}}"#, vec!["{}", "null", "5"]),
+        (r#"{"metadata":{"resourceVersion":"1"},"items":null}"#, vec![]),
+        (r#"{"metadata":{"resourceVersion":"1","continue":""}}"#, vec![]),
+    ] {
+        let expected = expected.into_iter().map(|item| item.as_bytes().to_vec()).collect();
+        let read = read_parts(ContentType::Json, once(page.as_bytes())).await;
+        assert_eq!(read, Ok((expected, metadata("1", ""))), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn invalid_json_page_is_a_failure_with_an_excerpt() {
+    for (page, expected) in [
+        ("{}", "{} (no list)"),
+        (r#"{"kind":"Status","metadata":{},"status":"Failure"}"#, "(no list)"),
+        ("<html>", "<html> (expected value at line 1 column 1)"),
+        (r#"{"metadata":{"resourceVersion":"1"},"items":[{}"#, "EOF while parsing"),
+    ] {
+        let read = read_parts(ContentType::Json, once(page.as_bytes())).await;
+        let Err(Failure::Garbage(reason)) = read else { panic!("{page}") };
+        assert!(reason.contains(expected), "{reason}");
+        assert!(reason.len() < 300, "{reason}");
+    }
+    let invalid = [br#"{"items":["#.as_slice(), b"\"\xff\"", b"]}"];
+    assert!(matches!(read_parts(ContentType::Json, invalid).await, Err(Failure::Garbage(_))));
+}
+
+#[tokio::test]
 async fn protobuf_page_may_arrive_in_any_parts() {
     let items = [r#"{"metadata":{"name":"a"}}"#, "{}", r#"{"metadata":{"name":"b"}}"#];
     let json = serde_json::from_str(&page_of(&items)).unwrap();
     let page = protobuf::body(Kind::Service, &json);
-    let read = read_parts(once(&*page)).await.unwrap();
+    let read = read_parts(ContentType::Protobuf, once(&*page)).await.unwrap();
     assert_eq!((read.0.len(), &read.1), (3, &metadata("7", "t")));
     assert!(read.0[0].contains(&b'a'));
-    assert_eq!(read_parts(page.chunks(1)).await.unwrap(), read);
+    assert_eq!(read_parts(ContentType::Protobuf, page.chunks(1)).await.unwrap(), read);
     for middle in 0..page.len() {
         let (first, second) = page.split_at(middle);
-        let parts = read_parts([first, second]).await;
+        let parts = read_parts(ContentType::Protobuf, [first, second]).await;
         assert_eq!(parts.as_ref(), Ok(&read), "{middle}");
     }
 }
@@ -75,8 +111,8 @@ async fn unknown_fields_of_a_protobuf_page_are_skipped() {
     // An empty contentEncoding, and a contentType.
     page.extend(b"\x1a\x00\x22\x01t");
     let expected = Ok((vec![b"x".to_vec()], metadata("9", "")));
-    assert_eq!(read_parts(once(&*page)).await, expected);
-    assert_eq!(read_parts(page.chunks(1)).await, expected);
+    assert_eq!(read_parts(ContentType::Protobuf, once(&*page)).await, expected);
+    assert_eq!(read_parts(ContentType::Protobuf, page.chunks(1)).await, expected);
 }
 
 #[tokio::test]
@@ -97,8 +133,8 @@ async fn invalid_protobuf_page_is_a_failure() {
         (b"k8s\0\x0a\xff\xff\xff\xff\x0f".to_vec(), "bytes; the limit"),
         (envelope(b"\x0a\x02\x10\x01"), "the metadata of a list"),
     ] {
-        let read = read_parts(once(&*page)).await;
-        let Err(Failure::Garbage(reason)) = read else { panic!("{page:?}: {read:?}") };
+        let read = read_parts(ContentType::Protobuf, once(&*page)).await;
+        let Err(Failure::Encoding(reason)) = read else { panic!("{page:?}: {read:?}") };
         assert!(reason.contains(expected), "{reason}");
     }
 }

@@ -1,9 +1,12 @@
-//! Answers that cannot be decoded.
+//! Answers in protobuf, and what follows if they cannot be decoded.
 
 use shunt_fake_apiserver::Kind;
 use shunt_fake_apiserver::protobuf::frame;
 
 use super::script::{Answer, Log, added, answers, follow, follow_resource, object};
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
+const JSON: &str = "application/json";
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap()
@@ -29,13 +32,14 @@ fn garbage() -> [(Vec<u8>, &'static str); 6] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_in_a_watch_is_asked_for_again() {
+async fn garbage_in_a_watch_is_requested_as_json_at_once() {
     let log = Log::collect();
     for (body, expected) in garbage() {
         let mut script = answers("list 7 a@3; watch +b@8");
         script.insert(1, Answer::protobuf(body));
         let (script, told) = follow_resource("services", 30, script).await;
         assert_eq!(script.course(), "list 7 7", "{expected}");
+        assert_eq!(script.accepted(), [PROTOBUF, PROTOBUF, JSON], "{expected}");
         assert!(told.contains(&"+b".to_owned()), "{expected}: {told:?}");
         let expected = expected.replace("\\\"", "\"").replace("\\\\", "\\");
         let lines = log.lines(&expected);
@@ -45,12 +49,36 @@ async fn garbage_in_a_watch_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_in_place_of_a_list_is_asked_for_again() {
+async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
     let mut script = answers("list 7 a@3; watch");
     script.insert(0, Answer::protobuf(vec![0xff; 8]));
     let (script, told) = follow_resource("services", 5, script).await;
-    assert_eq!(script.course(), "list list 7");
+    assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON]);
     assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_content_type_is_followed_by_json() {
+    for code in [406, 415] {
+        let (script, told) = follow(5, &format!("{code}; list 7 a@3; watch")).await;
+        assert_eq!(script.accepted(), [PROTOBUF, JSON, JSON], "{code}");
+        assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
+        // JSON is the last choice: its rejection is like any other, with pauses.
+        let accepted = follow(60, &format!("40*{code}")).await.0.accepted();
+        assert_eq!(accepted[..3], [PROTOBUF, JSON, JSON], "{code}");
+        assert!(accepted.len() < 30, "{} requests", accepted.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_is_requested_again_later() {
+    // Watches that are silent are opened anew.
+    let mut script = answers("list 7; 10*watch");
+    script.insert(0, Answer::protobuf(vec![0xff; 4]));
+    let accepted = follow_resource("services", 1000, script).await.0.accepted();
+    assert_eq!(accepted.first().map(String::as_str), Some(PROTOBUF));
+    assert_eq!(accepted[1], JSON);
+    assert_eq!(accepted.last().map(String::as_str), Some(PROTOBUF), "{accepted:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,9 +92,10 @@ async fn undecodable_object_costs_only_itself_and_is_logged_once_per_version() {
         "list 5 {first} a@2 {nameless}; end {}; 410; list 9 {second} a@2; watch {third} +other@11",
         added(second.clone())
     );
-    let (_, told) = follow(60, &course).await;
+    let (script, told) = follow(60, &course).await;
     assert!(told.iter().any(|told| told.starts_with("-odd, +a, services=a odd")), "{told:?}");
     assert_eq!(told.last().unwrap(), "+other");
+    assert_eq!(script.accepted(), [PROTOBUF; 5]);
     let lines = log.lines("Service default/odd");
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[0].contains("Service.spec: invalid wire type"), "{lines:?}");

@@ -37,7 +37,7 @@ pub(super) struct Answer {
     status: u16,
     retry_after: Option<String>,
     text: String,
-    /// The body in place of the text.
+    /// The body in place of the text, whatever was asked for.
     protobuf: Option<Vec<u8>>,
     /// The number of bytes that come; none for all.
     cut: Option<usize>,
@@ -68,28 +68,25 @@ impl Answer {
         Answer::new(200, text, Then::End)
     }
 
-    /// HTTP 200 with this body, which does not end.
+    /// HTTP 200 with this body, which is said to be protobuf and does not end.
     pub(super) fn protobuf(body: Vec<u8>) -> Answer {
         Answer { protobuf: Some(body), ..Answer::new(200, String::new(), Then::Hang) }
     }
 
-    /// Returns the body in protobuf, as far as it can be: garbage cannot.
-    fn in_protobuf(&self, kind: Kind, is_watch: bool) -> Vec<u8> {
+    /// Returns the body in protobuf if it can be: garbage cannot.
+    fn in_protobuf(&self, kind: Kind, is_watch: bool) -> Option<Vec<u8>> {
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-        let garbage = |text: &str| text.as_bytes().to_vec();
         if !is_watch || self.status != 200 {
-            let body = parse(&self.text).map(|json| protobuf::body(kind, &json));
-            return body.unwrap_or_else(|| garbage(&self.text));
+            return Some(protobuf::body(kind, &parse(&self.text)?));
         }
         let mut frames = Vec::new();
         let (whole, part) = self.text.rsplit_once('\n').unwrap_or(("", &self.text));
         for line in whole.lines() {
-            let frame = parse(line).map(|json| protobuf::frame(kind, &json));
-            frames.extend(frame.unwrap_or_else(|| garbage(line)));
+            frames.extend(protobuf::frame(kind, &parse(line)?));
         }
         // Half a line becomes the half of a frame that never ends.
         frames.extend(part.bytes().take(3).map(|_| 0));
-        frames
+        Some(frames)
     }
 
     /// A refusal with this message, which JSON need not escape.
@@ -213,12 +210,13 @@ pub(super) struct Script {
     restarts: Mutex<Vec<&'static str>>,
 }
 
-/// A request: for what, and when.
+/// A request: for what, when, and what is accepted as the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     resource: &'static str,
     pub(super) at: Instant,
     pub(super) path: String,
+    accept: String,
 }
 
 const RESOURCES: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
@@ -279,6 +277,11 @@ impl Script {
         lists.map(|asked| of(&asked.path)).collect()
     }
 
+    /// What was accepted as the answer to each request.
+    pub(super) fn accepted(&self) -> Vec<String> {
+        self.requests(self.resource).into_iter().map(|asked| asked.accept).collect()
+    }
+
     /// Which watches were opened again.
     pub(super) fn restarts(&self) -> Vec<&'static str> {
         self.restarts.lock().unwrap().clone()
@@ -290,19 +293,27 @@ impl Script {
             let path = request.uri().to_string();
             let plural = request.uri().path().rsplit('/').next().unwrap();
             let kind = Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap();
-            assert_eq!(request.headers()["Accept"], "application/vnd.kubernetes.protobuf");
+            let accept = request.headers()["Accept"].to_str().unwrap().to_owned();
             let is_watch = path.contains("watch=true");
+            let asked = accept.starts_with("application/vnd.kubernetes.protobuf");
             let answer = script.answers.lock().unwrap().get_mut(plural).unwrap().pop_front();
             let (resource, at) = (kind.plural(), Instant::now());
-            script.requests.lock().unwrap().push(Asked { resource, at, path });
+            script.requests.lock().unwrap().push(Asked { resource, at, path, accept });
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
                 let mut response = Response::builder().status(answer.status);
                 if let Some(seconds) = &answer.retry_after {
                     response = response.header("Retry-After", seconds);
                 }
-                let encoded = || answer.in_protobuf(kind, is_watch);
-                let mut bytes = Bytes::from(answer.protobuf.clone().unwrap_or_else(encoded));
+                let encoded = asked.then(|| answer.in_protobuf(kind, is_watch)).flatten();
+                let mut bytes = match answer.protobuf.or(encoded) {
+                    Some(protobuf) => {
+                        let content_type = "application/vnd.kubernetes.protobuf";
+                        response = response.header("Content-Type", content_type);
+                        Bytes::from(protobuf)
+                    }
+                    None => answer.text.into(),
+                };
                 bytes.truncate(answer.cut.unwrap_or(usize::MAX));
                 let body = Parts { parts: [bytes].into(), then: answer.then };
                 Ok::<_, Infallible>(response.body(body).unwrap())
