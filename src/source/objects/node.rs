@@ -19,7 +19,11 @@ pub(super) fn node(raw: &raw::Node, names: &mut Names) -> Converted {
         || raw.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
     let addresses = addresses(raw, &mut findings);
     let effect = "this prefix is ignored";
-    let pod_cidrs = findings.list(&raw.spec.pod_cidrs, "spec.podCIDRs", parse_net, effect);
+    let raw::NodeSpec { pod_cidr, pod_cidrs, .. } = &raw.spec;
+    // A manifest may have the first alone, as Nodes of single-stack clusters once had.
+    let only = std::slice::from_ref(pod_cidr);
+    let nets = if pod_cidrs.is_empty() && !pod_cidr.is_empty() { only } else { pod_cidrs };
+    let pod_cidrs = findings.list(nets, "spec.podCIDRs", parse_net, effect);
     let zone = raw.metadata.label("topology.kubernetes.io/zone").filter(|zone| !zone.is_empty());
     let node = Node {
         name: key.name.name.clone(),

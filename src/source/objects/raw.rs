@@ -292,6 +292,10 @@ pub struct Node {
 #[derive(Deserialize, Message)]
 #[serde(default)]
 pub struct NodeSpec {
+    /// The first pod prefix; shunt reads it only if `podCIDRs` is empty.
+    #[prost(string, tag = "1")]
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: String,
     /// The prefixes of the node's pods, one per family.
     #[prost(string, repeated, tag = "7")]
     #[serde(rename = "podCIDRs")]
