@@ -1,17 +1,16 @@
 //! The content type of the API server's answers.
 
 use super::Configuration;
-use super::check::Check;
 use crate::source::kubernetes::ContentType;
-use crate::source::spanned_yaml::Severity;
+use crate::source::spanned_yaml::{Diagnostics, Severity};
 
 /// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
 /// its effect is that of the default.
-pub(super) fn content_type(full: &Configuration, check: &mut Check<'_>) -> ContentType {
+pub(super) fn content_type(full: &Configuration, check: &mut Diagnostics) -> ContentType {
     let known = "write application/vnd.kubernetes.protobuf or application/json";
     let mut unknown = |field: &str, value: &str, effect: &str| {
         let reason = format!("shunt does not speak this content type ({effect}); {known}");
-        check.add(Severity::Warning, field, Some(&value), reason);
+        check.add(Severity::Warning, &field, Some(&value), reason);
     };
     let written = full.text("clientConnection.contentType").unwrap_or_default();
     let default = ContentType::parse(written).unwrap_or_else(|| {

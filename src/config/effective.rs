@@ -57,7 +57,7 @@ pub(super) fn effective(
         options,
         node_name: node_name(full, check),
         kubeconfig: full.text("clientConnection.kubeconfig").map(Into::into),
-        content_type: content_type(full, &mut check),
+        content_type: content_type(full, check),
         master: None,
         healthz_bind_address: listen_address(full, "healthzBindAddress", check),
         metrics_bind_address: listen_address(full, "metricsBindAddress", check),
