@@ -31,7 +31,7 @@ pub(super) enum Happened {
     /// It cannot listen, and retries silently.
     Unbound(io::Error),
     /// A client has connected.
-    Accepted(TcpStream, SocketAddr),
+    Accepted(TcpStream),
     /// The process or the system is out of file descriptors or memory for a client.
     Short(io::Error),
 }
@@ -61,15 +61,19 @@ impl PortListener {
                 continue;
             };
             match socket.accept().await {
-                Ok((client, address)) => return Happened::Accepted(client, address),
-                Err(error) => match AcceptError::of(&error) {
-                    AcceptError::Connection => {}
-                    AcceptError::Shortage => return Happened::Short(error),
-                    AcceptError::Listener => {
+                Ok((client, _)) => return Happened::Accepted(client),
+                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
+                        return Happened::Short(error);
+                    }
+                    // A process with CAP_NET_ADMIN can do that (`ss --kill`).
+                    Some(Errno::EINVAL) => {
                         let address = self.address;
                         tracing::error!(%address, %error, "a listener was closed, reopening it");
                         self.socket = None;
                     }
+                    // The client has reset the connection, or a firewall has refused it.
+                    _ => {}
                 },
             }
         }
@@ -102,29 +106,6 @@ fn bind(mut address: SocketAddr, only_own_family: bool) -> io::Result<TcpListene
     socket.listen(BACKLOG)
 }
 
-/// The cause of a failed accept(2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AcceptError {
-    /// The connection was reset, or a firewall refused it.
-    Connection,
-    /// The process or the system is out of file descriptors or memory.
-    Shortage,
-    /// The listener is closed; a process with CAP_NET_ADMIN can do that (`ss --kill`).
-    Listener,
-}
-
-impl AcceptError {
-    fn of(error: &io::Error) -> AcceptError {
-        match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
-                AcceptError::Shortage
-            }
-            Some(Errno::EINVAL | Errno::EBADF | Errno::ENOTSOCK) => AcceptError::Listener,
-            _ => AcceptError::Connection,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use nix::sys::socket::{Shutdown, shutdown};
@@ -150,19 +131,5 @@ mod tests {
         assert!(silence.is_err(), "{silence:?}");
         drop(other);
         assert!(matches!(listener.next().await, Happened::Bound));
-    }
-
-    #[test]
-    fn only_what_is_wrong_with_the_listener_ends_it() {
-        for (errno, expected) in [
-            (Errno::EMFILE, AcceptError::Shortage),
-            (Errno::ENFILE, AcceptError::Shortage),
-            (Errno::ECONNABORTED, AcceptError::Connection),
-            (Errno::EPERM, AcceptError::Connection),
-            (Errno::ENETDOWN, AcceptError::Connection),
-            (Errno::EINVAL, AcceptError::Listener),
-        ] {
-            assert_eq!(AcceptError::of(&io::Error::from(errno)), expected, "{errno}");
-        }
     }
 }

@@ -1,6 +1,7 @@
-//! Times on the agent's clock; RFC 3339 in JSON.
+//! Times on the agent's clock; RFC 3339 in JSON. Log lines that come seldom.
 
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Unit;
 
@@ -16,4 +17,21 @@ pub fn now() -> Time {
 #[must_use]
 pub fn passed(from: Time, to: Time) -> Duration {
     to.duration_since(from).try_into().unwrap_or_default()
+}
+
+/// Permits a log line a minute about what may happen often.
+#[derive(Debug, Default)]
+pub(super) struct Seldom(Mutex<Option<Instant>>);
+
+impl Seldom {
+    /// Returns true if it has not for a minute.
+    pub(super) fn may(&self) -> bool {
+        const PERIOD: Duration = Duration::from_secs(60);
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| last.elapsed() >= PERIOD);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
 }

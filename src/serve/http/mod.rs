@@ -29,8 +29,6 @@ pub use health::{Health, HealthSource, ServiceHealth, ServiceHealths};
 const GROUP: &str = "kubeproxy.config.k8s.io";
 /// The content type of metrics.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The number of connections that a listener accepts before others get their turn.
-const BATCH: usize = 32;
 
 /// What the servers answer from.
 pub struct Http {
@@ -93,7 +91,7 @@ impl Http {
         let is_service = server == Server::ServiceHealth;
         let mut listener = PortListener::new(address, is_service);
         let mut _unbound = None;
-        let (mut accepted, mut is_short) = (0_usize, false);
+        let mut is_short = false;
         loop {
             match listener.next().await {
                 Happened::Bound => {
@@ -115,18 +113,14 @@ impl Http {
                     let service = service.map(|health| &health.service);
                     _unbound = Some(self.unbound.add(server, service, address, &error));
                 }
-                Happened::Accepted(stream, client) => {
-                    let (slot, closed) = self.connections.enter(client.ip());
+                Happened::Accepted(stream) => {
+                    let (slot, connections) = (self.connections.enter(), self.connections.clone());
                     let http = self.clone();
-                    tokio::spawn(converse(stream, slot, closed, move |path| {
+                    tokio::spawn(converse(stream, slot, connections, move |path| {
                         let http = http.clone();
                         async move { http.answer(server, address, &path).await }
                     }));
                     is_short = false;
-                    accepted += 1;
-                    if accepted.is_multiple_of(BATCH) {
-                        yield_now().await;
-                    }
                 }
                 Happened::Short(_) if self.connections.make_room() => yield_now().await,
                 Happened::Short(error) => {

@@ -1,8 +1,8 @@
 //! Requests and answers over HTTP/1.1.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -13,9 +13,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::TcpStream;
-use tokio::sync::{OnceCell, oneshot};
 
-use super::connections::Slot;
+use super::connections::{Connections, Slot};
 
 pub(super) type Answer = Response<Bytes>;
 
@@ -54,45 +53,31 @@ fn not_allowed() -> Answer {
 /// A page that takes long to make. Requests that come while it is made share the next one, which is
 /// made after it. So no answer is older than its request, and many requests cost as much as two.
 #[derive(Default)]
-pub(super) struct SharedPage {
-    turn: tokio::sync::Mutex<()>,
-    next: Mutex<Weak<OnceCell<Answer>>>,
-}
+pub(super) struct SharedPage(tokio::sync::Mutex<Option<(Instant, Answer)>>);
 
 impl SharedPage {
-    fn next(&self) -> MutexGuard<'_, Weak<OnceCell<Answer>>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the page that `make` makes, in another thread.
     pub(super) async fn get(
         &self,
         make: impl FnOnce() -> Answer + Send + 'static,
     ) -> Option<Answer> {
-        let page = {
-            let mut next = self.next();
-            next.upgrade().unwrap_or_else(|| {
-                let page = Arc::default();
-                *next = Arc::downgrade(&page);
-                page
-            })
-        };
-        let made = page.get_or_try_init(async || {
-            let _turn = self.turn.lock().await;
-            *self.next() = Weak::new();
-            tokio::task::spawn_blocking(make).await
-        });
-        // It fails only while the process ends.
-        made.await.ok().cloned()
+        let asked = Instant::now();
+        let mut last = self.0.lock().await;
+        let is_older = |(begun, _): &(Instant, Answer)| *begun <= asked;
+        if last.as_ref().is_none_or(is_older) {
+            let begun = Instant::now();
+            // It fails only while the process ends.
+            *last = Some((begun, tokio::task::spawn_blocking(make).await.ok()?));
+        }
+        last.as_ref().map(|(_, page)| page.clone())
     }
 }
 
 /// Answers the requests of a client, `None` with status 404. Ignores clients that give up or time out.
-/// `closed` ends when the pool closes the connection.
 pub(super) async fn converse<F: Future<Output = Option<Answer>>>(
     stream: TcpStream,
     slot: Arc<Slot>,
-    closed: oneshot::Receiver<Infallible>,
+    connections: Connections,
     answer: impl Fn(String) -> F,
 ) {
     /// The timeout for the headers of a request.
@@ -109,7 +94,6 @@ pub(super) async fn converse<F: Future<Output = Option<Answer>>>(
     let _ = setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER);
     let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &UNREAD_FOR);
     let service = service_fn(async |request: Request<Incoming>| {
-        slot.used();
         let answer = match *request.method() {
             // hyper omits the body of an answer to HEAD.
             Method::GET | Method::HEAD => {
@@ -117,7 +101,8 @@ pub(super) async fn converse<F: Future<Output = Option<Answer>>>(
             }
             _ => not_allowed(),
         };
-        Ok::<_, Infallible>(answer.map(|body| Full::new(slot.answer(body))))
+        connections.answers(&slot, answer.body().len());
+        Ok::<_, Infallible>(answer.map(Full::new))
     });
     let mut conversation = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -129,29 +114,28 @@ pub(super) async fn converse<F: Future<Output = Option<Answer>>>(
         _ = tokio::time::timeout(CONNECTION_TIMEOUT, &mut conversation) => {}
         // A normal close would let the kernel keep the unread answer. It fails only for sockets other
         // than TCP.
-        _ = closed => drop(conversation.into_parts().io.into_inner().set_zero_linger()),
+        () = slot.closed.notified() => drop(conversation.into_parts().io.into_inner().set_zero_linger()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::serve::http::connections::Connections;
 
     /// Connects to a server that answers every request.
     async fn connect(pool: &Connections) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let client = TcpStream::connect(address).await.expect("a listener");
-        let (stream, from) = listener.accept().await.expect("a client");
-        let (slot, closed) = pool.enter(from.ip());
+        let (stream, _) = listener.accept().await.expect("a client");
         let answer = |_| std::future::ready(Some(ok(PLAIN_TEXT, "ok")));
-        tokio::spawn(converse(stream, slot, closed, answer));
+        tokio::spawn(converse(stream, pool.enter(), pool.clone(), answer));
         client
     }
 
@@ -196,13 +180,12 @@ mod tests {
         };
         let first = get();
         // The page is being made, and later requests get another one.
-        while page.turn.try_lock().is_ok() {
+        while page.0.try_lock().is_ok() {
             tokio::task::yield_now().await;
         }
         let later: Vec<_> = (0..100).map(|_| get()).collect();
-        while page.next().strong_count() < 100 {
-            tokio::task::yield_now().await;
-        }
+        // Each has asked when its turn comes.
+        tokio::task::yield_now().await;
         drop(go);
         assert_eq!(first.await.expect("an answer").body(), "0");
         for answer in later {

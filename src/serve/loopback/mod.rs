@@ -16,7 +16,7 @@ mod connection;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,7 @@ use self::balancer::Balancer;
 use self::connection::{reset, serve};
 use crate::serve::listener::{ACCEPT_RETRY, Happened, PortListener};
 use crate::serve::metrics::{Counted, Gauge, Metrics};
+use crate::serve::time::Seldom;
 use crate::serve::unbound_ports::{Server, UnboundPort, UnboundPorts};
 
 /// The maximum number of connections at a time.
@@ -38,8 +39,6 @@ const FILES_PER_CONNECTION: u64 = 2;
 /// How long a connection may stay open without data after one side has ended its stream. Connection
 /// tracking has the same timeout, so a connection without a proxy would not last longer.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
-/// The minimum time between two log lines about connections that are not accepted.
-const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 const OPEN: Gauge = ("shunt_loopback_connections_open", &[]);
 const LISTENING: Gauge = ("shunt_loopback_node_ports", &[("state", "listening")]);
@@ -59,7 +58,8 @@ pub struct Proxy {
     half_closed_timeout: Duration,
     max_connections: usize,
     unbound: UnboundPorts,
-    logged: Mutex<Option<Instant>>,
+    /// About connections that are not accepted.
+    log: Seldom,
 }
 
 impl Proxy {
@@ -74,7 +74,7 @@ impl Proxy {
             metrics,
             half_closed_timeout: HALF_CLOSED_TIMEOUT,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
-            logged: Mutex::default(),
+            log: Seldom::default(),
         }
     }
 
@@ -129,14 +129,14 @@ impl Proxy {
                     let port = self.unbound.add(Server::NodePort, Some(&service), address, &error);
                     (unbound, _listening) = (Some(port), None);
                 }
-                Happened::Accepted(client, _) => match self.enter() {
+                Happened::Accepted(client) => match self.enter() {
                     Some(slot) => {
                         tokio::spawn(serve(client, port.clone(), self.clone(), slot));
                     }
                     None => reset(&client),
                 },
                 Happened::Short(error) => {
-                    if self.may_log() {
+                    if self.log.may() {
                         tracing::error!(
                             %error, service = %lock(&port).service(),
                             "cannot accept a connection to a node port on a loopback address; \
@@ -156,7 +156,7 @@ impl Proxy {
             return Some(slot);
         }
         self.ended("too-many");
-        if self.may_log() {
+        if self.log.may() {
             tracing::warn!(
                 maximum = self.max_connections,
                 "too many connections to node ports on loopback addresses, new ones are reset; \
@@ -169,16 +169,6 @@ impl Proxy {
     /// Counts a connection by its outcome.
     fn ended(&self, result: &'static str) {
         self.metrics.add("shunt_loopback_connections_total", &[("result", result)], 1.0);
-    }
-
-    /// Returns true if no connection that was not accepted has been logged for a while.
-    fn may_log(&self) -> bool {
-        let mut last = lock(&self.logged);
-        let may = last.is_none_or(|last| last.elapsed() >= LOG_PERIOD);
-        if may {
-            *last = Some(Instant::now());
-        }
-        may
     }
 
     /// Returns a report about the proxy.
