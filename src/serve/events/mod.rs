@@ -25,7 +25,7 @@ pub use publish::publish;
 const QUEUE: usize = 100;
 
 /// The nodes that see the cause of an Event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// This node; others may not.
     Node,
@@ -34,7 +34,7 @@ pub enum Scope {
 }
 
 /// An Event before it is sent. Reason and action are for programs, the note is for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// The Service that `kubectl describe` shows it with; `None` for the Node of this agent.
     pub service: Option<ObjectName>,

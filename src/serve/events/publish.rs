@@ -13,7 +13,7 @@ use kube::{Client, Error};
 use shunt_core::model::ObjectName;
 use tokio::time::Instant;
 
-use super::limit::{Decision, Limit};
+use super::limit::Limit;
 use super::writers::{fnv1a, is_writer};
 use super::{Notice, Notices};
 use crate::serve::escape;
@@ -57,15 +57,10 @@ pub async fn publish(
         }
         is
     };
-    while let Some(mut notice) = notices.recv().await {
+    while let Some(notice) = notices.recv().await {
         // The limits are for what this node sends.
-        if is_sent_by_others(&notice) {
+        if is_sent_by_others(&notice) || !limit.permits(&notice, now()) {
             continue;
-        }
-        match limit.decide(&notice, now()) {
-            Decision::Drop => continue,
-            Decision::Send => {}
-            Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
         }
         if notice.service.is_some() {
             tokio::time::sleep(MIN_DELAY + MAX_DELAY.mul_f64(jitter::fraction())).await;
