@@ -49,7 +49,7 @@ use crate::serve::http::{Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Objects as Answer, Question, Selection};
+use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{Server, UnboundPorts};
@@ -334,12 +334,7 @@ fn answers(
     status: impl Fn() -> Status,
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
-        let (snapshot, mut status) = (known.snapshot(), status());
-        if question.selection == Selection::Nothing
-            && let Some(node_context) = &snapshot.node_context
-        {
-            status.rules.unserved.name(&snapshot.store, node_context);
-        }
+        let (snapshot, status) = (known.snapshot(), status());
         let excerpt = Excerpt::of(&snapshot, &history, question);
         serde_json::to_vec(&Answer { excerpt, options: snapshot.options(), status })
     }

@@ -169,7 +169,7 @@ impl Here {
         .num_args(0..=1)
         .allow_hyphen_values(false)
         .default_missing_value("1")
-        .help("Also name the Services without endpoints, and all conflicts and refused frontends")
+        .help("Show all problems and warnings of a kind, not only the first 10")
 }))]
 pub struct Status {
     /// Output format.

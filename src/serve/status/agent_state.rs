@@ -7,7 +7,7 @@ use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, SyncFailure,
-    Time, Unserved, now,
+    Time, now,
 };
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 
@@ -144,7 +144,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
             .map(|it| (&it.conflict).into())
             .collect(),
         oversized: snapshot.oversized.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
-        unserved: Unserved::counts(&snapshot.unserved),
+        unserved: (&snapshot.unserved).into(),
         ..notes.clone()
     }
 }

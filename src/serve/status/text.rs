@@ -17,8 +17,7 @@ const MAX_SHOWN: usize = 10;
 /// Writes the status as text; with `{:#}` with all names.
 impl Display for Status {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let verbose = f.alternate();
-        self.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
+        self.wrong(f)?;
         let Status { version, process, node, .. } = self;
         let since = span(passed(self.started, self.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
@@ -26,33 +25,32 @@ impl Display for Status {
         if self.loopback != LoopbackReport::default() {
             row(f, "loopback", &self.loopback)?;
         }
-        self.rules.describe(f, self.told, verbose)
+        self.rules.describe(f, self.told)
     }
 }
 
 impl Status {
-    /// Derives problems and warnings from the other fields.
-    pub fn judge(&mut self) {
-        (self.problems, self.warnings) = self.findings(usize::MAX);
-    }
-
     /// Writes a line for each problem and warning, or `OK`.
-    fn wrong(&self, f: &mut Formatter<'_>, most: usize) -> fmt::Result {
-        let (problems, warnings) = self.findings(most);
-        for problem in &problems {
-            writeln!(f, "PROBLEM  {}", escape::line(&problem.text))?;
+    fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let most = if f.alternate() { usize::MAX } else { MAX_SHOWN };
+        for (word, all) in [("PROBLEM", &self.problems), ("WARNING", &self.warnings)] {
+            for same in all.chunk_by(|one, other| one.code == other.code) {
+                for problem in same.iter().take(most) {
+                    writeln!(f, "{word}  {}", escape::line(&problem.text))?;
+                }
+                if let more @ 1.. = same.len().saturating_sub(most) {
+                    writeln!(f, "{word}  … and {more} more of this kind (-v)")?;
+                }
+            }
         }
-        for warning in &warnings {
-            writeln!(f, "WARNING  {}", escape::line(&warning.text))?;
-        }
-        if problems.is_empty() && warnings.is_empty() {
+        if self.problems.is_empty() && self.warnings.is_empty() {
             writeln!(f, "OK  all changes are in the kernel")?;
         }
         writeln!(f)
     }
 
-    /// Returns problems and warnings, at most `most` of each kind.
-    fn findings(&self, most: usize) -> (Vec<Problem>, Vec<Problem>) {
+    /// Derives problems and warnings from the other fields.
+    pub fn judge(&mut self) {
         let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
         let mut problems = Vec::new();
         if let Some(failure) = failure {
@@ -98,21 +96,12 @@ impl Status {
         if let Some(without) = self.without_node {
             problems.push(Problem::new("no-node", without.describe(&self.node, self.missing_node)));
         }
-        some(
-            &mut problems,
-            quarantined,
-            most,
-            ("frontend-refused", "frontends that the kernel refuses"),
-            |refused| {
-                let wait = passed(self.told, refused.retry_at);
-                format!(
-                    "the kernel refuses {}: {}; retry in {}",
-                    refused.what,
-                    refused.reason,
-                    span(wait)
-                )
-            },
-        );
+        problems.extend(quarantined.iter().map(|refused| {
+            let wait = span(passed(self.told, refused.retry_at));
+            let super::Quarantined { what, reason, .. } = refused;
+            let text = format!("the kernel refuses {what}: {reason}; retry in {wait}");
+            Problem::new("frontend-refused", text)
+        }));
         let unbound = self.unbound_ports.iter().map(ToString::to_string);
         problems.extend(unbound.map(|text| Problem::new("port-unbound", text)));
         match self.lost_log_lines {
@@ -143,53 +132,34 @@ impl Status {
                 format!("cannot look for other processes on node ports: {trouble}"),
             ));
         }
-        some(
-            &mut warnings,
-            &self.taken_node_ports.ports,
-            most,
-            ("node-port-taken", "taken node ports"),
-            |taken| format!("{taken}; {}", taken.remedy()),
+        warnings.extend(
+            self.taken_node_ports.ports.iter().map(|taken| {
+                Problem::new("node-port-taken", format!("{taken}; {}", taken.remedy()))
+            }),
         );
-        some(&mut warnings, conflicts, most, ("frontend-conflict", "conflicts"), |conflict| {
+        warnings.extend(conflicts.iter().map(|conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
-            format!(
+            let text = format!(
                 "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
                  {reason}"
-            )
-        });
-        some(
-            &mut warnings,
-            oversized,
-            most,
-            ("too-many-elements", "Services with too many elements"),
-            |service| format!("Service {service}: {OVERSIZED}"),
-        );
-        for (what, ports) in [
-            (("port-unbound", "healthCheckNodePorts"), &self.unbound_health_ports),
-            (("loopback-port-taken", "node ports on loopback"), &self.loopback.unbound),
+            );
+            Problem::new("frontend-conflict", text)
+        }));
+        warnings.extend(oversized.iter().map(|service| {
+            Problem::new("too-many-elements", format!("Service {service}: {OVERSIZED}"))
+        }));
+        for (code, ports) in [
+            ("port-unbound", &self.unbound_health_ports),
+            ("loopback-port-taken", &self.loopback.unbound),
         ] {
-            some(&mut warnings, ports, most, what, ToString::to_string);
+            warnings.extend(ports.iter().map(|port| Problem::new(code, port.to_string())));
         }
-        (problems, warnings)
-    }
-}
-
-/// Adds a line for each item, at most `most`, and a line that counts the others.
-fn some<T>(
-    lines: &mut Vec<Problem>,
-    all: &[T],
-    most: usize,
-    (code, what): (&'static str, &str),
-    line: impl Fn(&T) -> String,
-) {
-    lines.extend(all.iter().take(most).map(|it| Problem::new(code, line(it))));
-    if let more @ 1.. = all.len().saturating_sub(most) {
-        lines.push(Problem::new(code, format!("… and {more} more {what} (-v)")));
+        (self.problems, self.warnings) = (problems, warnings);
     }
 }
 
 impl Rules {
-    fn describe(&self, f: &mut Formatter<'_>, now: Time, verbose: bool) -> fmt::Result {
+    fn describe(&self, f: &mut Formatter<'_>, now: Time) -> fmt::Result {
         let sync = |sync: &Option<Sync>| match sync {
             None => "never".to_owned(),
             Some(sync) => {
@@ -229,7 +199,7 @@ impl Rules {
              {endpoint_slices} EndpointSlices"
         );
         row(f, "objects", &objects)?;
-        self.unserved.describe(f, verbose)?;
+        self.unserved.describe(f)?;
         writeln!(f, "\n{:<22} {:>9} {:>9}", "in the kernel", "IPv4", "IPv6")?;
         let line = |f: &mut Formatter<'_>, name: &str, Families { v4, v6 }: Families| {
             writeln!(f, "  {name:<20} {v4:>9} {v6:>9}")
