@@ -84,6 +84,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the seconds since the Unix epoch.
+fn seconds_now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 fn family_label(family: Family) -> (&'static str, &'static str) {
     ("ip_family", table::FAMILIES[family as usize])
 }
@@ -129,9 +134,7 @@ impl Metrics {
         samples.set("kubernetes_build_info", &build_info, 1.0);
         // The configuration of the start is valid.
         samples.set("shunt_config_last_reload_successful", &[], 1.0);
-        if let Some(start_time) = process::start_time() {
-            samples.set(START_TIME, &[], start_time);
-        }
+        samples.set(START_TIME, &[], seconds_now());
         let (samples, services) = (Mutex::new(samples), services.map(Mutex::new));
         Metrics(Arc::new(Inner { families: families.to_vec(), samples, services, lost_log_lines }))
     }
@@ -169,9 +172,8 @@ impl Metrics {
 
     /// Sets a gauge to the current time.
     fn stamp(&self, name: &'static str) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         for family in &self.0.families {
-            self.set(name, &[family_label(*family)], now.as_secs_f64());
+            self.set(name, &[family_label(*family)], seconds_now());
         }
     }
 
