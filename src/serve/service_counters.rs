@@ -6,7 +6,6 @@
 //! Must not know: names and formats of metrics.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Error, Kernel, Socket};
 use shunt_core::model::Protocol;
@@ -14,9 +13,6 @@ use shunt_core::plan::FrontendKey;
 
 use crate::dataplane::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
 use crate::serve::metrics::ServiceConnections;
-
-/// The age up to which a reading is used again, for several clients that scrape.
-const FRESH: Duration = Duration::from_secs(1);
 
 /// The new connections of all Service ports.
 pub struct ServiceCounters {
@@ -28,9 +24,6 @@ pub struct ServiceCounters {
     /// The last reading.
     frontends: Verdicts,
     omitted: usize,
-    /// The counters have been read once, from which on connections count.
-    has_baseline: bool,
-    read_at: Option<Instant>,
     /// The log has these already.
     logged: Logged,
 }
@@ -72,38 +65,22 @@ impl ServiceCounters {
             ports: BTreeMap::new(),
             frontends: Verdicts::default(),
             omitted: 0,
-            has_baseline: false,
-            read_at: None,
             logged: Logged::default(),
         };
-        counters.refresh(Instant::now());
-        // The next scrape reads again.
-        counters.read_at = None;
+        counters.read();
+        counters.ports.values_mut().for_each(|(_, total)| *total = 0);
         counters
     }
 
     /// Returns the numbers, or `None` if the kernel cannot be read.
     pub fn read(&mut self) -> Option<ServiceConnections> {
-        let is_read = self.refresh(Instant::now());
-        let ports = self.ports.iter();
-        let ports = ports.map(|(label, (protocol, total))| (label.clone(), *protocol, *total));
-        is_read.then(|| ServiceConnections { ports: ports.collect(), omitted: self.omitted })
-    }
-
-    /// Reads the kernel unless the last reading is fresh. Returns false if the kernel cannot be read.
-    fn refresh(&mut self, now: Instant) -> bool {
-        if self.read_at.is_some_and(|at| now.saturating_duration_since(at) < FRESH) {
-            return true;
-        }
-        self.read_at = None;
         if let Err(error) = self.update() {
             if !std::mem::replace(&mut self.logged.failure, true) {
                 tracing::warn!(%error, "cannot read the counters of Services for metrics");
             }
-            return false;
+            return None;
         }
         self.logged.failure = false;
-        self.read_at = Some(now);
         if self.omitted > 0 && !std::mem::replace(&mut self.logged.omitted, true) {
             tracing::warn!(
                 limit = self.limit,
@@ -112,7 +89,9 @@ impl ServiceCounters {
                  their own"
             );
         }
-        true
+        let ports = self.ports.iter();
+        let ports = ports.map(|(label, (protocol, total))| (label.clone(), *protocol, *total));
+        Some(ServiceConnections { ports: ports.collect(), omitted: self.omitted })
     }
 
     /// Reads all counters, and adds what is new to the sums.
@@ -146,9 +125,6 @@ impl ServiceCounters {
             true
         });
         *frontends = found;
-        if !std::mem::replace(&mut self.has_baseline, true) {
-            ports.values_mut().for_each(|(_, total)| *total = 0);
-        }
         Ok(())
     }
 }
