@@ -36,42 +36,26 @@ impl NodePorts {
         NodePorts(claims.collect())
     }
 
-    /// Returns the protocols with at least one node port.
-    #[must_use]
-    pub fn protocols(&self) -> BTreeSet<Protocol> {
-        self.0.keys().map(FrontendKey::protocol).collect()
-    }
-}
-
-/// The Service of a node port, and the sockets that listen there.
-pub(super) type TakenSockets = (ObjectName, Vec<WaitingSocket>);
-
-/// Returns the node ports on which sockets listen at an address with node ports. `addresses` are
-/// those addresses; loopback has no node ports.
-#[must_use]
-pub(super) fn taken_sockets(
-    sockets: impl IntoIterator<Item = (Protocol, WaitingSocket)>,
-    node_ports: &NodePorts,
-    addresses: &BTreeSet<IpAddr>,
-) -> BTreeMap<(Protocol, u16), TakenSockets> {
-    let mut taken: BTreeMap<(Protocol, u16), TakenSockets> = BTreeMap::new();
-    for (protocol, socket) in sockets {
-        let in_the_way = Family::ALL.into_iter().find_map(|family| {
-            let key = FrontendKey::NodePort(family, protocol, socket.port);
-            let service = node_ports.0.get(&key)?;
+    /// Returns the Service whose node port keeps packets from a socket at an address with node ports.
+    /// `addresses` are those addresses; loopback has no node ports.
+    pub(super) fn claim(
+        &self,
+        protocol: Protocol,
+        socket: &WaitingSocket,
+        addresses: &BTreeSet<IpAddr>,
+    ) -> Option<&ObjectName> {
+        // A socket of the loopback interface serves the node itself.
+        if socket.interface == Some(LOOPBACK) {
+            return None;
+        }
+        Family::ALL.into_iter().find_map(|family| {
             let is_covered = |address: &IpAddr| {
                 Family::of(*address) == family && !address.is_loopback() && socket.accepts(*address)
             };
-            // A socket of the loopback interface serves the node itself.
-            let is_reachable = socket.interface != Some(LOOPBACK);
-            (is_reachable && addresses.iter().any(is_covered)).then_some(service)
-        });
-        if let Some(service) = in_the_way {
-            let port = taken.entry((protocol, socket.port));
-            port.or_insert_with(|| (service.clone(), Vec::new())).1.push(socket);
-        }
+            let key = FrontendKey::NodePort(family, protocol, socket.port);
+            self.0.get(&key).filter(|_| addresses.iter().any(is_covered))
+        })
     }
-    taken
 }
 
 #[cfg(test)]
@@ -107,10 +91,9 @@ mod tests {
     #[track_caller]
     fn check(socket: WaitingSocket, keys: &[(Family, Protocol, u16)], expected: bool) {
         let addresses = ["192.0.2.10", "2001:db8::10", "127.0.0.1", "::1"].map(ip).into();
-        let taken = taken_sockets([(Protocol::Tcp, socket)], &node_ports(keys), &addresses);
-        let ports: Vec<_> = taken.keys().copied().collect();
-        let expected: &[_] = if expected { &[(Protocol::Tcp, 30_080)] } else { &[] };
-        assert_eq!(ports, expected);
+        let node_ports = node_ports(keys);
+        let service = node_ports.claim(Protocol::Tcp, &socket, &addresses);
+        assert_eq!(service.is_some(), expected, "{socket:?}");
     }
 
     #[test]
@@ -138,8 +121,9 @@ mod tests {
 
     #[test]
     fn without_addresses_no_socket_is_in_the_way() {
-        let sockets = [(Protocol::Tcp, socket("0.0.0.0"))];
-        assert!(taken_sockets(sockets, &node_ports(V4), &BTreeSet::new()).is_empty());
+        let node_ports = node_ports(V4);
+        let service = node_ports.claim(Protocol::Tcp, &socket("0.0.0.0"), &BTreeSet::new());
+        assert_eq!(service, None);
     }
 
     #[test]
@@ -158,6 +142,5 @@ mod tests {
         let found = NodePorts::of(&store);
         let expected = (FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080), service(2).name);
         assert_eq!(found, NodePorts([expected].into()));
-        assert_eq!(found.protocols(), [Protocol::Tcp].into());
     }
 }

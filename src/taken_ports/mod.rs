@@ -14,18 +14,18 @@ mod conflict;
 mod report;
 pub mod socket_owners;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
 use nfnetlink::Error;
-use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
+use nfnetlink::sock_diag::{SockDiag, Transport};
 use shunt_core::model::Protocol;
 
 use self::socket_owners::owners;
 
 pub use conflict::NodePorts;
-use conflict::taken_sockets;
+use report::protocol_name;
 pub use report::{Report, TakenPort};
 
 /// This directory exists if the kernel has SCTP, so that listing its sockets does not load it.
@@ -40,35 +40,39 @@ pub fn taken_now(
     node_ports: &NodePorts,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<Vec<TakenPort>, Error> {
-    let found = taken_sockets(list_sockets(&node_ports.protocols())?, node_ports, addresses);
-    let sockets = found.values().flat_map(|(_, sockets)| sockets);
-    let owners = owners(&sockets.map(|socket| socket.inode).collect());
-    let own = std::process::id();
-    let taken = found.into_iter().filter_map(|(key, (service, mut sockets))| {
-        let is_own = |inode| owners.get(&inode).is_some_and(|owner| owner.process == own);
-        sockets.retain(|socket| !is_own(socket.inode));
-        let owner = |inode| owners.get(&inode).cloned();
-        (!sockets.is_empty()).then(|| TakenPort::new(key, (service, sockets), owner))
-    });
-    Ok(taken.collect())
-}
-
-/// Lists the sockets of these protocols that wait for packets.
-fn list_sockets(protocols: &BTreeSet<Protocol>) -> Result<Vec<(Protocol, WaitingSocket)>, Error> {
-    let mut found = Vec::new();
-    if protocols.is_empty() {
-        return Ok(found);
+    if node_ports.0.is_empty() {
+        return Ok(Vec::new());
     }
     let mut kernel = SockDiag::open()?;
-    for protocol in protocols {
-        let transport = match protocol {
-            Protocol::Tcp => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
-            Protocol::Sctp if !Path::new(SCTP).exists() => continue,
-            Protocol::Sctp => Transport::Sctp,
-        };
-        let sockets = kernel.waiting(transport)?;
-        found.extend(sockets.into_iter().map(|socket| (*protocol, socket)));
+    let mut found = Vec::new();
+    for (protocol, transport) in [
+        (Protocol::Tcp, Transport::Tcp),
+        (Protocol::Udp, Transport::Udp),
+        (Protocol::Sctp, Transport::Sctp),
+    ] {
+        if protocol == Protocol::Sctp && !Path::new(SCTP).exists() {
+            continue;
+        }
+        let sockets = kernel.waiting(transport)?.into_iter();
+        found.extend(sockets.filter_map(|socket| {
+            Some((node_ports.claim(protocol, &socket, addresses)?, protocol, socket))
+        }));
     }
-    Ok(found)
+    let owners = owners(&found.iter().map(|(.., socket)| socket.inode).collect());
+    let mut taken: BTreeMap<(Protocol, u16), TakenPort> = BTreeMap::new();
+    for (service, protocol, socket) in found {
+        let owner = owners.get(&socket.inode);
+        if owner.is_some_and(|owner| owner.process == std::process::id()) {
+            continue;
+        }
+        let port = taken.entry((protocol, socket.port)).or_insert_with(|| TakenPort {
+            protocol: protocol_name(protocol),
+            port: socket.port,
+            service: service.to_string(),
+            ..TakenPort::default()
+        });
+        port.addresses.insert(socket.address);
+        port.processes.extend(owner.cloned());
+    }
+    Ok(taken.into_values().collect())
 }

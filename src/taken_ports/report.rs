@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Protocol;
 
-use super::conflict::{NodePorts, TakenSockets};
+use super::conflict::NodePorts;
 use super::taken_now;
 use crate::taken_ports::socket_owners::Process;
 
@@ -43,7 +43,7 @@ impl Report {
 }
 
 /// Returns the name of a protocol as Services have it.
-fn protocol_name(protocol: Protocol) -> String {
+pub(super) fn protocol_name(protocol: Protocol) -> String {
     protocol.to_string().to_uppercase()
 }
 
@@ -64,22 +64,6 @@ pub struct TakenPort {
 }
 
 impl TakenPort {
-    /// Describes the sockets on a node port, with the visible process of each.
-    pub(super) fn new(
-        (protocol, port): (Protocol, u16),
-        (service, sockets): TakenSockets,
-        owner: impl Fn(u32) -> Option<Process>,
-    ) -> TakenPort {
-        let inodes = sockets.iter().map(|socket| socket.inode);
-        TakenPort {
-            protocol: protocol_name(protocol),
-            port,
-            service: service.to_string(),
-            processes: inodes.filter_map(owner).collect(),
-            addresses: sockets.into_iter().map(|socket| socket.address).collect(),
-        }
-    }
-
     /// Returns the processes as a subject with its verb: "nginx (process 7) listens".
     fn subject(&self) -> String {
         let processes: Vec<String> = self.processes.iter().map(ToString::to_string).collect();
