@@ -19,7 +19,6 @@ mod status;
 mod trace;
 mod version;
 mod with;
-mod wrap;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -76,8 +75,7 @@ pub fn main() -> ExitCode {
 
 /// Prints a result in this format.
 fn output(format: Format, result: &(impl Serialize + Display)) -> anyhow::Result<()> {
-    let text = written(format, result)?;
-    print(&if format.is_text() { wrap::for_terminal(text) } else { text })
+    print(&written(format, result)?)
 }
 
 /// Writes a result in this format.
