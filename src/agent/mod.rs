@@ -260,8 +260,8 @@ fn keep_running(
                 sweep_trouble: unswept.trouble(),
                 lost_log_lines: logging::lost_lines(),
                 taken_node_ports: taken_node_ports(),
-                unbound_ports: unbound_ports.of(&[Server::Health, Server::Metrics]),
-                unbound_health_ports: unbound_ports.of(&[Server::ServiceHealth]),
+                unbound_ports: unbound_ports.of(&[Server::HEALTH, Server::METRICS]),
+                unbound_health_ports: unbound_ports.of(&[Server::SERVICE_HEALTH]),
                 loopback: proxy.report(),
                 ..known.report()
             }

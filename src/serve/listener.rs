@@ -10,10 +10,15 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::sleep;
 
+use super::time::Seldom;
+
 /// The pause before the retry of a port that cannot be bound.
 const RETRY: Duration = Duration::from_secs(5);
 /// The pause after a failed accept: without file descriptors the next one would fail as fast.
-pub(super) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// About the process or the system, which is out of file descriptors or memory for clients.
+static SHORT: Seldom = Seldom::new();
 
 /// A listener at an address.
 pub(super) struct PortListener {
@@ -32,8 +37,6 @@ pub(super) enum Happened {
     Unbound(io::Error),
     /// A client has connected.
     Accepted(TcpStream),
-    /// The process or the system is out of file descriptors or memory for a client.
-    Short(io::Error),
 }
 
 impl PortListener {
@@ -64,7 +67,11 @@ impl PortListener {
                 Ok((client, _)) => return Happened::Accepted(client),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
-                        return Happened::Short(error);
+                        if SHORT.may() {
+                            let address = self.address;
+                            tracing::error!(%address, %error, "cannot accept connections, retrying");
+                        }
+                        sleep(ACCEPT_RETRY).await;
                     }
                     // A process with CAP_NET_ADMIN can do that (`ss --kill`).
                     Some(Errno::EINVAL) => {

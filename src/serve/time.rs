@@ -24,6 +24,10 @@ pub fn passed(from: Time, to: Time) -> Duration {
 pub(super) struct Seldom(Mutex<Option<Instant>>);
 
 impl Seldom {
+    pub(super) const fn new() -> Seldom {
+        Seldom(Mutex::new(None))
+    }
+
     /// Returns true if it has not for a minute.
     pub(super) fn may(&self) -> bool {
         const PERIOD: Duration = Duration::from_secs(60);

@@ -12,21 +12,9 @@ use shunt_core::model::ObjectName;
 use super::events::{Notice, Recorder, Scope};
 use super::metrics::{Counted, Gauge, Metrics};
 
-/// What listens on a port.
+/// What listens on a port, as messages, metrics and Events call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Server {
-    /// `/healthz` and `/livez`.
-    Health,
-    /// `/metrics`.
-    Metrics,
-    /// A `healthCheckNodePort`.
-    ServiceHealth,
-    /// A node port on a loopback address.
-    NodePort,
-}
-
-/// What messages, metrics and Events say of a server.
-pub(super) struct ServerRow {
+pub struct Server {
     pub(super) purpose: &'static str,
     /// The field with the port, of the configuration or of a Service.
     field: &'static str,
@@ -37,35 +25,34 @@ pub(super) struct ServerRow {
 }
 
 impl Server {
-    pub(super) const fn row(self) -> ServerRow {
-        let (purpose, field, gauge, event): (_, _, Gauge, _) = match self {
-            Server::Health => (
-                "/healthz and /livez",
-                "healthzBindAddress",
-                ("shunt_unbound_ports", &[("server", "health")]),
-                ("FailedToStartProxierHealthcheck", "StartKubeProxy"),
-            ),
-            Server::Metrics => (
-                "metrics",
-                "metricsBindAddress",
-                ("shunt_unbound_ports", &[("server", "metrics")]),
-                ("FailedToStartMetricServer", "StartKubeProxy"),
-            ),
-            Server::ServiceHealth => (
-                "the health checks",
-                "spec.healthCheckNodePort",
-                ("shunt_unbound_ports", &[("server", "service-health")]),
-                ("FailedToStartServiceHealthcheck", "Listen"),
-            ),
-            Server::NodePort => (
-                "the node port",
-                "spec.ports.nodePort",
-                ("shunt_loopback_node_ports", &[("state", "failed")]),
-                ("FailedToListenOnLoopback", "Listen"),
-            ),
-        };
-        ServerRow { purpose, field, gauge, event }
-    }
+    /// `/healthz` and `/livez`.
+    pub const HEALTH: Server = Server {
+        purpose: "/healthz and /livez",
+        field: "healthzBindAddress",
+        gauge: ("shunt_unbound_ports", &[("server", "health")]),
+        event: ("FailedToStartProxierHealthcheck", "StartKubeProxy"),
+    };
+    /// `/metrics`.
+    pub const METRICS: Server = Server {
+        purpose: "metrics",
+        field: "metricsBindAddress",
+        gauge: ("shunt_unbound_ports", &[("server", "metrics")]),
+        event: ("FailedToStartMetricServer", "StartKubeProxy"),
+    };
+    /// A `healthCheckNodePort`.
+    pub const SERVICE_HEALTH: Server = Server {
+        purpose: "the health checks",
+        field: "spec.healthCheckNodePort",
+        gauge: ("shunt_unbound_ports", &[("server", "service-health")]),
+        event: ("FailedToStartServiceHealthcheck", "Listen"),
+    };
+    /// A node port on a loopback address.
+    pub const NODE_PORT: Server = Server {
+        purpose: "the node port",
+        field: "spec.ports.nodePort",
+        gauge: ("shunt_loopback_node_ports", &[("state", "failed")]),
+        event: ("FailedToListenOnLoopback", "Listen"),
+    };
 }
 
 /// A port that the agent cannot bind.
@@ -93,10 +80,9 @@ impl UnboundPort {
         address: SocketAddr,
         error: &io::Error,
     ) -> UnboundPort {
-        let ServerRow { purpose, field, .. } = server.row();
         UnboundPort {
-            purpose: purpose.to_owned(),
-            field: field.to_owned(),
+            purpose: server.purpose.to_owned(),
+            field: server.field.to_owned(),
             service: service.map(ToString::to_string),
             address: address.to_string(),
             reason: error.to_string(),
@@ -164,15 +150,14 @@ impl UnboundPorts {
             field = port.field,
             "{port}; {remedy}; retrying"
         );
-        let (ServerRow { event: (reason, action), gauge, .. }, note) =
-            (server.row(), port.to_string());
+        let ((reason, action), note) = (server.event, port.to_string());
         self.events.record(match service {
             Some(service) => Notice::of_service(service, Scope::Node, reason, action, note),
             None => Notice::of_node(reason, action, note),
         });
         let key = (server, address);
         self.lock().insert(key, port);
-        Unbound { all: self.clone(), key, _counted: self.metrics.count(gauge) }
+        Unbound { all: self.clone(), key, _counted: self.metrics.count(server.gauge) }
     }
 
     /// Returns those of these servers, ordered by address.

@@ -16,13 +16,15 @@ use crate::serve::time::Seldom;
 /// connection.
 const ANSWERS: usize = 8 << 20;
 
+/// About connections that made room.
+static CLOSED: Seldom = Seldom::new();
+
 /// The open connections. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Connections {
     most: usize,
     /// The oldest one first.
     open: Arc<Mutex<VecDeque<Weak<Slot>>>>,
-    log: Arc<Seldom>,
 }
 
 /// A connection, while this exists.
@@ -45,7 +47,7 @@ impl Default for Connections {
 impl Connections {
     /// Permits so many connections.
     pub(super) fn new(most: usize) -> Connections {
-        Connections { most, open: Arc::default(), log: Arc::default() }
+        Connections { most, open: Arc::default() }
     }
 
     /// Returns a slot for a new connection.
@@ -63,15 +65,8 @@ impl Connections {
         self.close(|open, unread| open > 1 && unread > ANSWERS);
     }
 
-    /// Closes the oldest connection to free its file descriptor. Returns false if there is none.
-    pub(super) fn make_room(&self) -> bool {
-        let mut is_first = true;
-        self.close(|_, _| std::mem::take(&mut is_first))
-    }
-
-    /// Closes the oldest connections while their number, and the size of their answers, are too much.
-    /// Returns true if it closed one.
-    fn close(&self, mut is_too_much: impl FnMut(usize, usize) -> bool) -> bool {
+    /// Closes the oldest connections while their number, or the size of their answers, is too much.
+    fn close(&self, is_too_much: impl Fn(usize, usize) -> bool) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|slot| slot.strong_count() > 0);
         let slots = open.iter().filter_map(Weak::upgrade);
@@ -84,14 +79,13 @@ impl Connections {
                 unread = unread.saturating_sub(oldest.answer.load(Ordering::Relaxed));
                 oldest.closed.notify_one();
             }
-            if self.log.may() {
+            if CLOSED.may() {
                 tracing::warn!(
                     connections,
                     "too many connections to the health and metrics ports, closed the oldest one"
                 );
             }
         }
-        open.len() < connections
     }
 }
 
@@ -117,8 +111,6 @@ mod tests {
         drop(slots);
         let slots = [pool.enter(), pool.enter()];
         assert_eq!(open(&slots), [true, true], "ended ones take no room");
-        assert!(pool.make_room());
-        assert_eq!(open(&slots), [false, true]);
     }
 
     #[test]

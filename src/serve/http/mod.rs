@@ -17,7 +17,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use self::connections::Connections;
 use self::protocol::{Answer, JSON, PLAIN_TEXT, SharedPage, converse, ok};
-use super::listener::{ACCEPT_RETRY, Happened, PortListener};
+use super::listener::{Happened, PortListener};
 use super::metrics::Metrics;
 use super::status::Time;
 use super::unbound_ports::{Server, UnboundPort, UnboundPorts};
@@ -41,8 +41,8 @@ pub struct Http {
     unbound: UnboundPorts,
 }
 
-/// What listens where; true if the agent ends when it cannot.
-type Listening = (Server, SocketAddr, bool);
+/// What listens where.
+type Listening = (Server, SocketAddr);
 
 impl Http {
     /// Makes the servers. They start nothing yet.
@@ -87,20 +87,21 @@ impl Http {
     }
 
     /// Listens at a place until it cannot.
-    async fn listen(self: Arc<Http>, (server, address, is_vital): Listening) -> anyhow::Error {
-        let is_service = server == Server::ServiceHealth;
+    async fn listen(self: Arc<Http>, (server, address): Listening) -> anyhow::Error {
+        let is_service = server == Server::SERVICE_HEALTH;
         let mut listener = PortListener::new(address, is_service);
         let mut _unbound = None;
-        let mut is_short = false;
         loop {
             match listener.next().await {
                 Happened::Bound => {
                     _unbound = None;
                     if !is_service {
-                        tracing::info!(%address, "serving {}", server.row().purpose);
+                        tracing::info!(%address, "serving {}", server.purpose);
                     }
                 }
-                Happened::Unbound(error) if is_vital => {
+                Happened::Unbound(error)
+                    if !is_service && self.loaded.borrow().config.bind_address_hard_fail =>
+                {
                     return anyhow!(
                         "{}; free the port, choose another address, or set bindAddressHardFail to \
                          false for retries",
@@ -120,14 +121,8 @@ impl Http {
                         let http = http.clone();
                         async move { http.answer(server, address, &path).await }
                     }));
-                    is_short = false;
-                }
-                Happened::Short(_) if self.connections.make_room() => yield_now().await,
-                Happened::Short(error) => {
-                    if !std::mem::replace(&mut is_short, true) {
-                        tracing::warn!(%error, "cannot accept connections, retrying");
-                    }
-                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    // A connection that made room frees its file descriptor.
+                    yield_now().await;
                 }
             }
         }
@@ -142,29 +137,29 @@ impl Http {
         };
         let (health, now) = (&self.health, Time::now());
         Some(match (server, path) {
-            (Server::Health, "/healthz") => {
+            (Server::HEALTH, "/healthz") => {
                 counted(health().healthz(now), "kubeproxy_proxy_healthz_total")
             }
-            (Server::Health, "/livez") => {
+            (Server::HEALTH, "/livez") => {
                 counted(health().livez(now), "kubeproxy_proxy_livez_total")
             }
-            (Server::ServiceHealth, _) => {
+            (Server::SERVICE_HEALTH, _) => {
                 let is_ready = health().is_ready();
                 self.services.borrow().get(&address)?.answer(is_ready)
             }
-            (Server::Metrics, "/metrics") => {
+            (Server::METRICS, "/metrics") => {
                 let metrics = metrics.clone();
                 return self.page.get(move || ok(METRICS, metrics.exposition())).await;
             }
-            (Server::Metrics, "/metrics/slis") => ok(METRICS, metrics.slis()),
-            (Server::Metrics, "/healthz" | "/healthz/ping") => {
+            (Server::METRICS, "/metrics/slis") => ok(METRICS, metrics.slis()),
+            (Server::METRICS, "/healthz" | "/healthz/ping") => {
                 metrics.pinged();
                 ok(PLAIN_TEXT, "ok")
             }
-            (Server::Metrics, "/configz") => {
+            (Server::METRICS, "/configz") => {
                 ok(JSON, json!({ GROUP: self.loaded.borrow().full }).to_string())
             }
-            (Server::Metrics, "/proxyMode") => ok(PLAIN_TEXT, "nftables"),
+            (Server::METRICS, "/proxyMode") => ok(PLAIN_TEXT, "nftables"),
             _ => return None,
         })
     }
@@ -172,9 +167,8 @@ impl Http {
 
 /// Returns where to listen.
 fn places(config: &Config, services: &ServiceHealths) -> BTreeSet<Listening> {
-    let is_vital = config.bind_address_hard_fail;
-    let health = config.healthz_bind_address.map(|address| (Server::Health, address, is_vital));
-    let metrics = config.metrics_bind_address.map(|address| (Server::Metrics, address, is_vital));
-    let services = services.keys().map(|address| (Server::ServiceHealth, *address, false));
+    let health = config.healthz_bind_address.map(|address| (Server::HEALTH, address));
+    let metrics = config.metrics_bind_address.map(|address| (Server::METRICS, address));
+    let services = services.keys().map(|address| (Server::SERVICE_HEALTH, *address));
     health.into_iter().chain(metrics).chain(services).collect()
 }

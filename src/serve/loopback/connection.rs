@@ -26,8 +26,6 @@ const KEEPALIVE_INTERVAL_SECONDS: u32 = 10;
 const KEEPALIVE_PROBES: u32 = 6;
 /// The maximum number of bytes that one call moves.
 const CHUNK: usize = 64 * 1024;
-/// The number of chunks that a direction copies before other connections get their turn.
-const CHUNKS_PER_TURN: u32 = 16;
 
 /// Serves a client to the end of its connection.
 pub(super) async fn serve(client: TcpStream, port: Arc<Port>, proxy: Arc<Proxy>, _slot: Counted) {
@@ -117,8 +115,9 @@ impl Relay<'_> {
 
     /// Copies until the end of the stream, and passes the end on.
     async fn copy(&self, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
-        let mut chunks = 0_u32;
         loop {
+            // Other connections get their turn.
+            tokio::task::coop::consume_budget().await;
             from.readable().await?;
             let Some(unwritten) = self.move_chunk(from, to)? else {
                 // A socket that is reset already makes the other direction fail.
@@ -131,10 +130,6 @@ impl Relay<'_> {
                 let moved = or_nothing(to.try_write(unwritten))?;
                 self.moved.fetch_add(moved, Ordering::Relaxed);
                 unwritten = unwritten.get(moved..).unwrap_or_default();
-            }
-            chunks = chunks.wrapping_add(1);
-            if chunks.is_multiple_of(CHUNKS_PER_TURN) {
-                tokio::task::yield_now().await;
             }
         }
     }

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use self::balancer::Balancer;
 use self::connection::{reset, serve};
-use crate::serve::listener::{ACCEPT_RETRY, Happened, PortListener};
+use crate::serve::listener::{Happened, PortListener};
 use crate::serve::metrics::{Counted, Gauge, Metrics};
 use crate::serve::time::Seldom;
 use crate::serve::unbound_ports::{Server, UnboundPort, UnboundPorts};
@@ -58,7 +58,7 @@ pub struct Proxy {
     half_closed_timeout: Duration,
     max_connections: usize,
     unbound: UnboundPorts,
-    /// About connections that are not accepted.
+    /// About connections that are too many.
     log: Seldom,
 }
 
@@ -126,7 +126,7 @@ impl Proxy {
                 }
                 Happened::Unbound(error) => {
                     let service = lock(&port).service().clone();
-                    let port = self.unbound.add(Server::NodePort, Some(&service), address, &error);
+                    let port = self.unbound.add(Server::NODE_PORT, Some(&service), address, &error);
                     (unbound, _listening) = (Some(port), None);
                 }
                 Happened::Accepted(client) => match self.enter() {
@@ -135,16 +135,6 @@ impl Proxy {
                     }
                     None => reset(&client),
                 },
-                Happened::Short(error) => {
-                    if self.log.may() {
-                        tracing::error!(
-                            %error, service = %lock(&port).service(),
-                            "cannot accept a connection to a node port on a loopback address; \
-                             retrying"
-                        );
-                    }
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
             }
         }
     }
@@ -178,7 +168,7 @@ impl Proxy {
             listening: self.metrics.counted(LISTENING),
             connections: self.metrics.counted(OPEN),
             max_connections: self.max_connections,
-            unbound: self.unbound.of(&[Server::NodePort]),
+            unbound: self.unbound.of(&[Server::NODE_PORT]),
         }
     }
 }
