@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
+use nfnetlink::conntrack::{Conntrack, Destination, Usage};
 use nfnetlink::route::{
     Link, NeighbourState, Route, RouteAnswer, RouteKind, RouteQuery, links, neighbour,
     prefix_length, route_to,
@@ -29,7 +29,7 @@ pub struct Facts {
     /// The endpoints that the connection may get, in the order of the choices.
     pub endpoints: Vec<EndpointFacts>,
     /// The fill level of connection tracking.
-    pub conntrack: Option<ConntrackFacts>,
+    pub conntrack: Option<Usage>,
     /// The verdict of other programs' chains before the translation.
     pub before: Passing,
     /// True if the destination is an address of the node, which gets what no rule translates.
@@ -40,18 +40,6 @@ pub struct Facts {
     pub unknown: Vec<String>,
 }
 
-/// The fill level of connection tracking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConntrackFacts {
-    /// The number of entries and the limit.
-    pub usage: Usage,
-    /// True if the table is full.
-    pub is_full: bool,
-    /// True if the kernel may evict an entry for a new one. It looks at a few entries only, so that
-    /// it may find none.
-    pub has_evictable: bool,
-}
-
 /// What the kernel says about an endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndpointFacts {
@@ -59,8 +47,12 @@ pub struct EndpointFacts {
     pub backend: Backend,
     /// The way to it.
     pub reach: Reach,
-    /// Its connections through the frontend.
-    pub tracked: Tracked,
+    /// Tracked connections through the frontend with a reply.
+    pub answered: usize,
+    /// Those without a reply.
+    pub unanswered: usize,
+    /// Those that stayed so for a moment: their first packet is lost or ignored.
+    pub waiting: usize,
     /// The verdict of other programs' chains.
     pub others: Passing,
     /// The packet that was sent to it.
@@ -89,17 +81,6 @@ impl Reach {
     }
 }
 
-/// Tracked connections of a frontend to one endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tracked {
-    /// Connections with a reply.
-    pub answered: usize,
-    /// Connections without a reply.
-    pub unanswered: usize,
-    /// The unanswered ones that stayed so for a moment: their first packet is lost or ignored.
-    pub waiting: usize,
-}
-
 impl Facts {
     /// Reads what the kernel says. `frontend` is the frontend of the packet, and `mark` the packet
     /// mark that asks for masquerading.
@@ -119,21 +100,23 @@ impl Facts {
             }
         }
         facts.is_for_node = tables.is_local(packet.destination).unwrap_or(false);
-        let choices = way.choices();
         let links = links().unwrap_or_else(|error| {
             facts.unknown.push(format!("interfaces: {error}"));
             Vec::new()
         });
-        let mut tracked = vec![Tracked::default(); choices.len()];
-        match conntrack(packet, way, &mut tracked) {
+        let mark = if way.marked.is_some() { mark } else { 0 };
+        facts.endpoints.extend(way.choices().iter().map(|choice| EndpointFacts {
+            backend: choice.backend,
+            reach: reach(packet, choice.backend, mark, &links),
+            answered: 0,
+            unanswered: 0,
+            waiting: 0,
+            others: Passing::Passes,
+            probe: None,
+        }));
+        match conntrack(packet, &mut facts.endpoints) {
             Ok(conntrack) => facts.conntrack = Some(conntrack),
             Err(error) => facts.unknown.push(format!("connection tracking: {error}")),
-        }
-        let mark = if way.marked.is_some() { mark } else { 0 };
-        for (choice, tracked) in choices.iter().zip(tracked) {
-            let reach = reach(packet, choice.backend, mark, &links);
-            let (backend, others) = (choice.backend, Passing::Passes);
-            facts.endpoints.push(EndpointFacts { backend, reach, tracked, others, probe: None });
         }
         if let Err(error) = facts.judge_others(packet, mark, &links) {
             facts.before = Passing::May(format!("chains that could not be read: {error}"));
@@ -171,10 +154,8 @@ impl Facts {
         // The choice is random: so many find each endpoint almost certainly.
         let attempts = if all { 20 + 10 * self.endpoints.len() } else { 1 };
         for _ in 0..attempts {
-            let asked =
-                |to: SocketAddr| self.endpoints.iter().any(|it| it.probe.is_some() && it.is_at(to));
-            let Some(probe) = Probe::send(packet, namespace, asked)? else { continue };
-            if !self.learn(probe) || self.endpoints.iter().all(|it| it.probe.is_some()) {
+            let is_endpoint = self.learn(Probe::send(packet, namespace)?);
+            if !is_endpoint || self.endpoints.iter().all(|it| it.probe.is_some()) {
                 break;
             }
         }
@@ -194,7 +175,10 @@ impl Facts {
             Some(_) => Passing::Drops(by()),
             None => Passing::Passes,
         };
-        let at = |it: &&mut EndpointFacts| trace.backend.is_some_and(|to| it.is_at(to));
+        let at = |it: &&mut EndpointFacts| {
+            let Backend { address, port } = it.backend;
+            trace.backend == Some(SocketAddr::new(address, port))
+        };
         let endpoint = self.endpoints.iter_mut().find(at);
         if let Some(endpoint) = endpoint {
             self.before = Passing::Passes;
@@ -209,44 +193,31 @@ impl Facts {
     }
 }
 
-impl EndpointFacts {
-    fn is_at(&self, to: SocketAddr) -> bool {
-        self.backend == Backend { address: to.ip(), port: to.port() }
-    }
-}
-
 /// Counts the connections of the frontend by endpoint, and reads the fill level.
-fn conntrack(
-    packet: &Packet,
-    way: &Walk,
-    tracked: &mut [Tracked],
-) -> Result<ConntrackFacts, nfnetlink::Error> {
+fn conntrack(packet: &Packet, endpoints: &mut [EndpointFacts]) -> Result<Usage, nfnetlink::Error> {
     let mut conntrack = Conntrack::open()?;
     let to = Destination {
         protocol: packet.protocol,
         address: Some(packet.destination),
         port: Some(packet.port),
     };
-    let choices = way.choices();
-    let place = |connection: &Connection| {
-        let (address, port) = (connection.reply.source.ip(), connection.reply.source.port());
-        choices.iter().position(|choice| choice.backend == Backend { address, port })
-    };
     let mut unanswered = Vec::new();
-    if !choices.is_empty() {
+    if !endpoints.is_empty() {
         conntrack.connections_to(nfnetlink::Family::of(packet.destination), &to, |connection| {
-            let Some(place) = place(&connection) else { return };
+            let (address, port) = (connection.reply.source.ip(), connection.reply.source.port());
+            let is_it = |it: &EndpointFacts| it.backend == Backend { address, port };
+            let Some(place) = endpoints.iter().position(is_it) else { return };
             if connection.is_unanswered() {
-                tracked[place].unanswered += 1;
+                endpoints[place].unanswered += 1;
                 unanswered.push((place, connection));
             } else {
-                tracked[place].answered += 1;
+                endpoints[place].answered += 1;
             }
         })?;
     }
     if packet.protocol == Protocol::Udp.number() {
         // Some datagrams have no answer, where others have.
-        let silent = tracked.iter_mut().filter(|it| it.answered == 0);
+        let silent = endpoints.iter_mut().filter(|it| it.answered == 0);
         silent.for_each(|it| it.waiting = it.unanswered);
     } else if !unanswered.is_empty() {
         std::thread::sleep(REPLY);
@@ -254,26 +225,10 @@ fn conntrack(
             let again = conntrack.get(connection.protocol, &connection.original)?;
             // An entry that is gone has timed out, or the endpoint has refused.
             let still = again.is_none_or(|it| it.is_unanswered() && it.reply == connection.reply);
-            tracked[place].waiting += usize::from(still);
+            endpoints[place].waiting += usize::from(still);
         }
     }
-    let usage = conntrack.usage()?;
-    let is_full = usage.limit.is_some_and(|limit| limit > 0 && usage.entries >= limit);
-    let has_evictable = is_full && has_evictable(&mut conntrack)?;
-    Ok(ConntrackFacts { usage, is_full, has_evictable })
-}
-
-/// Returns true if the kernel may evict an entry for a new one: one that is not assured
-/// (`early_drop_list`).
-fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
-    use nfnetlink::conntrack::Status;
-    let mut found = false;
-    for family in [nfnetlink::Family::Ip, nfnetlink::Family::Ip6] {
-        conntrack.connections(family, |connection| {
-            found |= !connection.status.has(Status::ASSURED);
-        })?;
-    }
-    Ok(found)
+    conntrack.usage()
 }
 
 fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach {
@@ -294,12 +249,13 @@ fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach 
             let (route, output) = (Some(route), Some(output));
             return Reach { route, is_local: true, output, ..Reach::default() };
         }
-        RouteAnswer::Refused(_) if !forwards(packet) => return forwarding_is_off(),
+        _ if !forwards(packet) => {
+            let reason = "this node does not forward packets: set net.ipv4.ip_forward and \
+                          net.ipv6.conf.all.forwarding to 1";
+            (reason.to_owned(), false)
+        }
         RouteAnswer::Route(route) if route.kind == RouteKind::Unicast => {
-            return match forwards(packet) {
-                true => by_route(&route, query, links),
-                false => forwarding_is_off(),
-            };
+            return by_route(&route, query, links);
         }
         RouteAnswer::Route(route) => {
             let kind = format!("{:?}", route.kind).to_lowercase();
@@ -366,10 +322,4 @@ fn forwards(packet: &Packet) -> bool {
     };
     // What cannot be read is no obstacle.
     std::fs::read_to_string(file).map_or(true, |text| text.trim() != "0")
-}
-
-fn forwarding_is_off() -> Reach {
-    let reason = "this node does not forward packets: set net.ipv4.ip_forward and \
-                  net.ipv6.conf.all.forwarding to 1";
-    Reach::refused(reason.to_owned(), false)
 }

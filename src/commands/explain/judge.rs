@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use nfnetlink::conntrack::Usage;
 use nix::errno::Errno;
 use serde::Serialize;
 use shunt_core::explain::{Choice, Code, End, Finding, Packet, Reasons, Walk};
@@ -162,24 +163,23 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns the verdict with regard to the fill level of connection tracking.
+    /// Returns the verdict with regard to the fill level of connection tracking. A full table still
+    /// takes a connection for which the kernel can evict another.
     fn full_table(&mut self, verdict: Verdict) -> Verdict {
-        let Some(conntrack) = self.facts.conntrack.filter(|it| it.is_full) else { return verdict };
-        let effect = match conntrack.has_evictable {
-            true => "may drop",
-            false => "drops",
+        let Some(Usage { entries, limit: Some(limit @ 1..) }) = self.facts.conntrack else {
+            return verdict;
         };
+        if entries < limit {
+            return verdict;
+        }
         let text = format!(
-            "connection tracking is full ({} of {} entries), so the kernel {effect} new connections: \
-         raise net.netfilter.nf_conntrack_max",
-            conntrack.usage.entries,
-            conntrack.usage.limit.unwrap_or(0)
+            "connection tracking is full ({entries} of {limit} entries), so the kernel may drop new \
+             connections: raise net.netfilter.nf_conntrack_max"
         );
         self.first(Code::ConntrackFull, text);
-        match (verdict, conntrack.has_evictable) {
-            (Verdict::Delivered | Verdict::Partial | Verdict::Unknown, false) => Verdict::Dropped,
-            (Verdict::Delivered | Verdict::Partial, true) => Verdict::Unknown,
-            (verdict, _) => verdict,
+        match verdict {
+            Verdict::Delivered | Verdict::Partial => Verdict::Unknown,
+            verdict => verdict,
         }
     }
 
@@ -325,10 +325,10 @@ impl Judge<'_> {
                 Verdict::Dropped
             };
         }
-        let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
-        if let Some(tracked) = tracked.filter(|_| fate == Verdict::Delivered) {
-            let waiting = tracked.waiting;
-            let text = match tracked.answered {
+        if let Some(&EndpointFacts { answered, waiting: waiting @ 1.., .. }) = facts
+            && fate == Verdict::Delivered
+        {
+            let text = match answered {
                 0 => {
                     format!("endpoint {backend} has answered none of {waiting} tracked connections")
                 }
@@ -437,15 +437,13 @@ fn difference(way: &Walk) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nfnetlink::conntrack::Usage;
     use shunt_core::model::Backend;
 
     use super::*;
-    use crate::commands::explain::facts::ConntrackFacts;
 
     /// One limit holds for all namespaces of a machine, so no packet test fills the table.
     #[test]
-    fn full_connection_tracking_drops_new_connections() {
+    fn full_connection_tracking_may_drop_new_connections() {
         let backend = Backend { address: "10.244.0.11".parse().expect("an address"), port: 8080 };
         let packet = Packet {
             source: "192.0.2.100".parse().expect("an address"),
@@ -462,16 +460,14 @@ mod tests {
             lost: 0.0,
         };
         let way = Walk { end, marked: None, assumes_interface: false };
-        let verdict = |entries, limit, has_evictable| {
-            let usage = Usage { entries, limit: Some(limit) };
-            let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
-            let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
+        let verdict = |entries, limit| {
+            let conntrack = Some(Usage { entries, limit: Some(limit) });
+            let facts = Facts { conntrack, ..Facts::default() };
             let (verdict, findings, _) =
                 judge(&packet, &Reasons::default(), &way, &way, &facts, None);
             (verdict, findings.iter().map(|it| it.code).collect::<Vec<Code>>())
         };
-        assert_eq!(verdict(99, 100, false), (Verdict::Delivered, vec![]));
-        assert_eq!(verdict(100, 100, false), (Verdict::Dropped, vec![Code::ConntrackFull]));
-        assert_eq!(verdict(100, 100, true), (Verdict::Unknown, vec![Code::ConntrackFull]));
+        assert_eq!(verdict(99, 100), (Verdict::Delivered, vec![]));
+        assert_eq!(verdict(100, 100), (Verdict::Unknown, vec![Code::ConntrackFull]));
     }
 }

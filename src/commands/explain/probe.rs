@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect, socket,
 };
+use serde::Serialize;
 use shunt_core::explain::Packet;
 use shunt_core::model::Protocol;
 
@@ -29,55 +30,51 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 const REPETITION: Duration = Duration::from_secs(1);
 /// How long it waits for an answer to a datagram, which may need none.
 const UDP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a packet takes to its endpoint at most, as far as this node sees it.
-const MOMENT: Duration = Duration::from_millis(50);
 
 /// The result of a probe.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Probe {
-    /// The address and port of the client.
-    pub client: SocketAddr,
     /// What the client saw.
+    #[serde(rename = "result")]
     pub outcome: Outcome,
-    /// The way of the packet; `None` if the kernel told nothing of it.
+    /// The result as a sentence.
+    pub text: String,
+    /// The endpoint that the kernel chose.
+    pub endpoint: Option<SocketAddr>,
+    /// The time from the first packet to the outcome, in seconds.
+    pub seconds: f64,
+    /// The way of the packet, as `shunt trace` shows it; `None` if the kernel told nothing of it.
     pub trace: Option<trace::Report>,
-    /// The time from the first packet to the outcome.
-    pub took: Duration,
 }
 
 impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let took = self.took.as_secs_f64();
         match &self.outcome {
-            Outcome::Answered => write!(f, "answered after {:.1} ms", took * 1000.0),
+            Outcome::Answered => write!(f, "answered after {:.1} ms", self.seconds * 1000.0),
             Outcome::Refused(errno) => write!(f, "the client got: {}", errno.desc()),
-            Outcome::NoAnswer => write!(f, "no answer within {took:.0} s"),
+            Outcome::NoAnswer => write!(f, "no answer within {:.0} s", self.seconds),
         }
     }
 }
 
 /// What the client of a probe saw.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The connection was established, or a datagram came back.
     Answered,
     /// An error came back at once: connection refused, or an ICMP error.
-    Refused(Errno),
+    Refused(#[serde(skip)] Errno),
     /// Nothing came back, or only after the client had sent its SYN again.
     NoAnswer,
 }
 
 impl Probe {
-    /// Sends the packet, follows it, and waits for what comes back. Returns `None` as soon as it is
-    /// clear that the packet has gone to an endpoint that was asked before.
+    /// Sends the packet, follows it, and waits for what comes back.
     ///
     /// # Errors
     /// If the packet cannot be sent from there, or the kernel does not trace it.
-    pub fn send(
-        packet: &Packet,
-        namespace: Option<&Path>,
-        was_asked: impl Fn(SocketAddr) -> bool,
-    ) -> anyhow::Result<Option<Probe>> {
+    pub fn send(packet: &Packet, namespace: Option<&Path>) -> anyhow::Result<Probe> {
         let protocol =
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
@@ -100,27 +97,32 @@ impl Probe {
         let own = socket.local_addr()?;
         let target = trace::Target { to, protocol, from: Some(own), count: 1 };
         let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
-        let mut tracer = Tracer::begin(target).map_err(traced)?;
+        let tracer = Tracer::begin(target).map_err(traced)?;
         let start = Instant::now();
-        let is_repeated = || {
-            // A packet that is not seen yet is not known.
-            let destination = tracer.destination().ok().flatten();
-            destination.is_some_and(&was_asked)
-        };
-        let outcome = attempt(&socket, protocol, to, is_repeated);
+        let outcome = attempt(&socket, protocol, to);
         let took = start.elapsed();
         let outcome = match outcome.context("cannot send the probe")? {
-            None => return Ok(None),
             // The kernel may have chosen another endpoint for the repeated SYN.
-            Some(Outcome::Answered | Outcome::Refused(Errno::ECONNREFUSED))
+            Outcome::Answered | Outcome::Refused(Errno::ECONNREFUSED)
                 if protocol == Protocol::Tcp && took >= REPETITION =>
             {
                 Outcome::NoAnswer
             }
-            Some(outcome) => outcome,
+            outcome => outcome,
         };
         let trace = tracer.report().map_err(traced)?;
-        Ok(Some(Probe { client: own, outcome, trace, took }))
+        let endpoint = trace.as_ref().and_then(|trace| trace.backend);
+        let what = if protocol == Protocol::Udp { "an empty datagram" } else { "a SYN" };
+        let way = match endpoint {
+            Some(endpoint) => format!("chose {endpoint}"),
+            None => "was not translated".to_owned(),
+        };
+        let by = trace.as_ref().and_then(|trace| trace.by.as_ref());
+        let by = by.map(|by| format!("; it ended at {by}")).unwrap_or_default();
+        let seconds = took.as_secs_f64();
+        let mut probe = Probe { outcome, text: String::new(), endpoint, seconds, trace };
+        probe.text = format!("{what} from {own} {way}, {probe}{by}");
+        Ok(probe)
     }
 }
 
@@ -142,44 +144,25 @@ fn open(protocol: Protocol, from: SocketAddr) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(socket))
 }
 
-/// Makes the attempt. Returns `None` if `is_repeated` after a moment.
-fn attempt(
-    socket: &UdpSocket,
-    protocol: Protocol,
-    to: SocketAddr,
-    mut is_repeated: impl FnMut() -> bool,
-) -> io::Result<Option<Outcome>> {
-    let timeout = if protocol == Protocol::Udp { UDP_TIMEOUT } else { TCP_TIMEOUT };
-    let mut awaited = |event| -> io::Result<Option<bool>> {
-        if wait(socket, event, MOMENT)? {
-            return Ok(Some(true));
+fn attempt(socket: &UdpSocket, protocol: Protocol, to: SocketAddr) -> io::Result<Outcome> {
+    let is_datagram = protocol == Protocol::Udp;
+    let timeout = if is_datagram { UDP_TIMEOUT } else { TCP_TIMEOUT };
+    match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Err(Errno::EINPROGRESS) if !wait(socket, PollFlags::POLLOUT, timeout)? => {
+            return Ok(Outcome::NoAnswer);
         }
-        if is_repeated() { Ok(None) } else { wait(socket, event, timeout - MOMENT).map(Some) }
-    };
-    let failure = |error: io::Error| refusal(Errno::try_from(error)?).map(Some);
-    let connected = match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        Err(Errno::EINPROGRESS) => match awaited(PollFlags::POLLOUT)? {
-            Some(true) => socket.take_error()?,
-            Some(false) => return Ok(Some(Outcome::NoAnswer)),
-            None => return Ok(None),
-        },
-        Err(errno) => Some(errno.into()),
-        Ok(()) => None,
-    };
-    if let Some(error) = connected {
-        return failure(error);
+        Ok(()) | Err(Errno::EINPROGRESS) => {}
+        Err(errno) => return refusal(errno),
     }
-    if protocol != Protocol::Udp {
-        return Ok(Some(Outcome::Answered));
+    let mut failure = socket.take_error()?;
+    if is_datagram && failure.is_none() {
+        failure = match socket.send(&[]) {
+            Ok(_) if !wait(socket, PollFlags::POLLIN, timeout)? => return Ok(Outcome::NoAnswer),
+            Ok(_) => socket.take_error()?,
+            Err(error) => Some(error),
+        };
     }
-    if let Err(error) = socket.send(&[]) {
-        return failure(error);
-    }
-    match awaited(PollFlags::POLLIN)? {
-        Some(true) => socket.take_error()?.map_or(Ok(Some(Outcome::Answered)), failure),
-        Some(false) => Ok(Some(Outcome::NoAnswer)),
-        None => Ok(None),
-    }
+    failure.map_or(Ok(Outcome::Answered), |error| refusal(Errno::try_from(error)?))
 }
 
 /// Converts the error of an attempt into an outcome, if it came from the network.

@@ -7,13 +7,11 @@ use serde::Serialize;
 use shunt_core::explain::{
     Choice, Code, End, EndpointView, Finding, Masquerade, Packet, Reasons, Target, Walk,
 };
-use shunt_core::model::Protocol;
 
 use super::Probe;
-use super::facts::{Facts, Tracked};
+use super::facts::{EndpointFacts, Facts};
 use super::judge::{INTERFACE, Judgement, Verdict};
 use super::others::Passing;
-use super::probe::Outcome;
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
 
@@ -49,7 +47,7 @@ pub struct Explanation {
     /// The findings, most important first.
     pub findings: Vec<Finding>,
     /// The result of the probe, if there was one.
-    pub probe: Option<ProbeReport>,
+    pub probe: Option<Probe>,
     /// The latest changes of the Service, the oldest first; empty if a Service was asked for.
     pub(in crate::commands) changes: Vec<Line>,
     /// What could not be read, and why.
@@ -117,48 +115,6 @@ pub struct EndpointReport {
     pub unanswered: Option<usize>,
 }
 
-/// The result of a probe.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ProbeReport {
-    /// `answered`, `refused` or `no-answer`.
-    pub result: &'static str,
-    /// The result as a sentence.
-    pub text: String,
-    /// The endpoint that the kernel chose.
-    pub endpoint: Option<SocketAddr>,
-    /// The time from the first packet to the answer, in seconds.
-    pub seconds: f64,
-    /// The way of the packet, as `shunt trace` shows it.
-    pub trace: Option<crate::commands::trace::Report>,
-}
-
-impl ProbeReport {
-    fn of(probe: &Probe, packet: &Packet) -> ProbeReport {
-        let Probe { client, outcome, trace, took } = probe;
-        let endpoint = trace.as_ref().and_then(|trace| trace.backend);
-        let to = match endpoint {
-            Some(endpoint) => format!("chose {endpoint}"),
-            None => "was not translated".to_owned(),
-        };
-        let by = trace.as_ref().and_then(|trace| trace.by.as_ref());
-        let by = by.map(|by| format!("; it ended at {by}")).unwrap_or_default();
-        let is_datagram = packet.protocol == Protocol::Udp.number();
-        let what = if is_datagram { "an empty datagram" } else { "a SYN" };
-        ProbeReport {
-            result: match outcome {
-                Outcome::Answered => "answered",
-                Outcome::Refused(_) => "refused",
-                Outcome::NoAnswer => "no-answer",
-            },
-            text: format!("{what} from {client} {to}, {probe}{by}"),
-            endpoint,
-            seconds: took.as_secs_f64(),
-            trace: trace.clone(),
-        }
-    }
-}
-
 impl Explanation {
     /// Joins all parts.
     #[must_use]
@@ -199,7 +155,7 @@ impl Explanation {
                 .map(|view| endpoint(view, way, facts, &fates))
                 .collect(),
             findings,
-            probe: facts.probe.as_ref().map(|probe| ProbeReport::of(probe, packet)),
+            probe: facts.probe.clone(),
             changes: Vec::new(),
             unknown: facts.unknown.clone(),
             from_kernel,
@@ -244,9 +200,11 @@ fn endpoint(view: &EndpointView, way: &Walk, facts: &Facts, fates: &[Verdict]) -
     };
     let place = way.choices().iter().position(is_it);
     let facts = place.and_then(|place| facts.endpoints.get(place));
-    let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
-        (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
-        (_, Tracked { waiting: waiting @ 1.., .. }) if facts.probe.is_none() => {
+    let others = facts.and_then(|facts| match facts {
+        EndpointFacts { others: Passing::Drops(by) | Passing::Rejects(by), .. } => {
+            Some((by.clone(), "nf_tables"))
+        }
+        EndpointFacts { waiting: waiting @ 1.., probe: None, .. } => {
             let text = format!("no answer to {waiting} tracked connections");
             Some((text, "connection tracking"))
         }
@@ -261,8 +219,8 @@ fn endpoint(view: &EndpointView, way: &Walk, facts: &Facts, fates: &[Verdict]) -
         route: facts.and_then(|facts| facts.reach.route.clone()),
         obstacle,
         obstacle_source,
-        answered: facts.map(|facts| facts.tracked.answered),
-        unanswered: facts.map(|facts| facts.tracked.unanswered),
+        answered: facts.map(|facts| facts.answered),
+        unanswered: facts.map(|facts| facts.unanswered),
     }
 }
 

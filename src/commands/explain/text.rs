@@ -8,6 +8,7 @@ use shunt_core::explain::Code;
 use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
+use super::probe::Outcome;
 use super::report::{EndpointReport, Explanation, ServiceExplanation};
 use crate::serve::escape;
 
@@ -30,7 +31,9 @@ impl Display for Verdict {
 impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let verdict = match &self.probe {
-            Some(probe) if probe.result == "no-answer" && self.verdict == Verdict::Dropped => {
+            Some(probe)
+                if probe.outcome == Outcome::NoAnswer && self.verdict == Verdict::Dropped =>
+            {
                 "NO ANSWER".to_owned()
             }
             _ => self.verdict.to_string(),

@@ -1,6 +1,5 @@
 //! The loop of the command: events in, reports out, until the count or the time is reached.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -56,7 +55,6 @@ pub(in crate::commands) struct Tracer {
     _table: TraceTable,
     packets: Packets,
     target: Target,
-    replies: bool,
 }
 
 impl Tracer {
@@ -65,11 +63,9 @@ impl Tracer {
     /// # Errors
     /// If the kernel refuses a listing, the subscription or the table.
     pub(in crate::commands) fn begin(target: Target) -> Result<Tracer, Error> {
-        // Without NAT, connection tracking may be off, and a rule about replies would switch it on.
-        let replies = Words::read(&target)?.has_nat();
         let listener = TraceListener::open()?;
-        let _table = TraceTable::install(&target, replies)?;
-        Ok(Tracer { listener, _table, packets: Packets::new(replies), target, replies })
+        let _table = TraceTable::install(&target)?;
+        Ok(Tracer { listener, _table, packets: Packets::default(), target })
     }
 
     /// Takes the events so far. Returns true if the kernel dropped some.
@@ -81,16 +77,8 @@ impl Tracer {
     /// Returns the reports about the packets whose outcome is known.
     fn reports(&mut self, now: Instant) -> Result<Vec<Report>, Error> {
         let finished = self.packets.finished(now).into_iter();
-        let report = |(packet, outcome)| {
-            Ok(Words::read(&self.target)?.report(&packet, &outcome, self.replies))
-        };
+        let report = |(packet, outcome)| Ok(Words::read(&self.target)?.report(&packet, &outcome));
         finished.map(report).collect()
-    }
-
-    /// Returns where the packet has been sent so far.
-    pub(in crate::commands) fn destination(&mut self) -> Result<Option<SocketAddr>, Error> {
-        self.take()?;
-        Ok(self.packets.destination())
     }
 
     /// Returns what became of the packet, whose client waits no longer; `None` if the kernel told

@@ -54,7 +54,6 @@ struct Packet {
     reply: Option<Reply>,
     place: Place,
     dropped: Option<TraceEvent>,
-    awaits_reply: bool,
     touched: Instant,
 }
 

@@ -1,6 +1,5 @@
 //! The way of each traced packet, from the events of the kernel. Time comes in as an argument.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
@@ -23,9 +22,8 @@ impl Reply {
 }
 
 impl Packet {
-    fn begun(event: &TraceEvent, header: PacketHeader, awaits_reply: bool, now: Instant) -> Packet {
+    fn begun(event: &TraceEvent, header: PacketHeader, now: Instant) -> Packet {
         Packet {
-            awaits_reply,
             ids: vec![event.id],
             first: header,
             last: header,
@@ -42,8 +40,8 @@ impl Packet {
 
     /// Returns the time at which the outcome is known if nothing else happens.
     fn due(&self) -> Instant {
-        let has_reply = self.reply.is_some() || !self.awaits_reply;
-        let is_decided = self.dropped.is_some() || (self.place == Place::Gone && has_reply);
+        let is_answered = self.place == Place::Gone && self.reply.is_some();
+        let is_decided = self.dropped.is_some() || is_answered;
         let wait = match self.place {
             _ if is_decided => Duration::ZERO,
             Place::Gone => REPLY_TIMEOUT,
@@ -90,30 +88,22 @@ impl Packet {
 }
 
 /// The traced packets that have no outcome yet.
-#[derive(Debug)]
-pub(super) struct Packets {
-    open: Vec<Packet>,
-    replies: bool,
-}
+#[derive(Debug, Default)]
+pub(super) struct Packets(Vec<Packet>);
 
 impl Packets {
-    /// Begins without packets. With `replies`, a packet that has left waits for its reply.
-    pub(super) fn new(replies: bool) -> Packets {
-        Packets { open: Vec::new(), replies }
-    }
-
     /// Takes an event of the kernel.
     pub(super) fn take(&mut self, event: &TraceEvent, now: Instant) {
         let marker = (event.table == TABLE).then(|| Marker::of(&event.chain)).flatten();
         if event.step == TraceStep::Return {
             return;
         }
-        if let Some(packet) = self.open.iter_mut().find(|it| it.ids.contains(&event.id)) {
+        if let Some(packet) = self.0.iter_mut().find(|it| it.ids.contains(&event.id)) {
             return packet.follow(event, marker, now);
         }
         let replied =
             |packet: &&mut Packet| packet.reply.as_ref().is_some_and(|reply| reply.id == event.id);
-        if let Some(packet) = self.open.iter_mut().find(replied) {
+        if let Some(packet) = self.0.iter_mut().find(replied) {
             let dropped = event.verdict == Verdict::Drop && marker.is_none();
             if let Some(reply) = packet.reply.as_mut().filter(|_| dropped) {
                 reply.dropped = Some(event.clone());
@@ -122,13 +112,11 @@ impl Packets {
         }
         let Some(header) = event.header else { return };
         match marker {
-            Some(Marker::Start) => {
-                self.open.push(Packet::begun(event, header, self.replies, now));
-            }
+            Some(Marker::Start) => self.0.push(Packet::begun(event, header, now)),
             Some(Marker::Reply) => self.reply(event.id, header, now),
             // A packet to the node itself loops back as a new one.
             _ => {
-                let same = self.open.iter_mut().find(|it| header.is_of_flow(&it.last));
+                let same = self.0.iter_mut().find(|it| header.is_of_flow(&it.last));
                 if let Some(packet) = same {
                     packet.ids.push(event.id);
                     packet.follow(event, marker, now);
@@ -143,7 +131,7 @@ impl Packets {
                 header.is_icmp_error() && header.destination.ip() == packet.last.source.ip();
             packet.reply.is_none() && (header.answers(&packet.last) || is_error)
         };
-        if let Some(packet) = self.open.iter_mut().find(answers) {
+        if let Some(packet) = self.0.iter_mut().find(answers) {
             packet.reply = Some(Reply { id, header, dropped: None });
             packet.touched = now;
         }
@@ -151,18 +139,13 @@ impl Packets {
 
     /// Removes the packets whose outcome is known, and returns them with it.
     pub(super) fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
-        let done = self.open.extract_if(.., |packet| packet.outcome(now).is_some());
+        let done = self.0.extract_if(.., |packet| packet.outcome(now).is_some());
         done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
-    }
-
-    /// Returns where the first packet was sent, as it was seen last.
-    pub(super) fn destination(&self) -> Option<SocketAddr> {
-        Some(self.open.first()?.last.destination)
     }
 
     /// Returns when the next outcome is known if nothing else happens.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.open.iter().map(Packet::due).min()
+        self.0.iter().map(Packet::due).min()
     }
 }
 
@@ -199,7 +182,7 @@ mod tests {
 
     /// Returns packets with one that has begun.
     fn begun(now: Instant) -> Packets {
-        let mut packets = Packets::new(true);
+        let mut packets = Packets::default();
         packets.take(&event(7, TABLE, "from-outside", Some(header(CLIENT, FRONTEND))), now);
         packets
     }
@@ -227,16 +210,6 @@ mod tests {
         assert_eq!(packets.next_due(), Some(now + REPLY_TIMEOUT));
         let (packet, outcome) = only(&mut packets, now + REPLY_TIMEOUT);
         assert_eq!((outcome, packet.reply), (Outcome::Delivered, None));
-    }
-
-    #[test]
-    fn without_replies_a_packet_is_delivered_when_it_has_left() {
-        let now = Instant::now();
-        let mut packets = Packets::new(false);
-        packets.take(&event(7, TABLE, "from-node", Some(header(CLIENT, FRONTEND))), now);
-        assert_eq!(packets.finished(now), []);
-        packets.take(&event(7, TABLE, "leave", None), now);
-        assert_eq!(only(&mut packets, now).1, Outcome::Delivered);
     }
 
     #[test]

@@ -42,12 +42,6 @@ impl Words {
         })
     }
 
-    /// Returns true if a chain translates addresses, so that connection tracking is active.
-    pub(super) fn has_nat(&self) -> bool {
-        let family = table_family(self.family);
-        self.chains.iter().any(|chain| chain.kind == "nat" && chain.family.sees(family))
-    }
-
     /// Returns the name of an interface.
     fn interface(&self, index: u32) -> String {
         let found = self.links.iter().find(|link| link.index == index);
@@ -133,7 +127,7 @@ impl Words {
     }
 
     /// Writes the report about a packet.
-    pub(super) fn report(mut self, packet: &Packet, outcome: &Outcome, replies: bool) -> Report {
+    pub(super) fn report(mut self, packet: &Packet, outcome: &Outcome) -> Report {
         let mut hook = String::new();
         let steps: Vec<StepReport> =
             packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();
@@ -142,12 +136,11 @@ impl Words {
         let service = service.map(|(_, service)| service.to_owned());
         let (first, last) = (packet.first, packet.last);
         let (outcome, by, reason) = match outcome {
-            Outcome::Delivered => self.delivered(packet, replies),
+            Outcome::Delivered => self.delivered(packet),
             Outcome::Refused => ("refused", packet.reply.as_ref().map(refusal), None),
             Outcome::Dropped(step) => self.dropped(step),
             Outcome::Lost { in_forward } => ("lost", None, Some(why_lost(packet, *in_forward))),
         };
-        let is_delivered = outcome == "delivered" && replies;
         Report {
             source: first.source,
             destination: first.destination,
@@ -160,16 +153,16 @@ impl Words {
             outcome,
             by,
             reason,
-            answered: is_delivered.then_some(packet.reply.is_some()),
+            answered: (outcome == "delivered").then_some(packet.reply.is_some()),
             steps,
         }
     }
 
-    fn delivered(&mut self, packet: &Packet, replies: bool) -> End {
+    fn delivered(&mut self, packet: &Packet) -> End {
         let dropped = packet.reply.as_ref().and_then(|reply| reply.dropped.as_ref());
         let reason = match (&packet.reply, dropped) {
             (_, Some(step)) => Some(format!("the reply was dropped by {}", self.place(step))),
-            (None, None) if replies => Some("no reply came within 3 s".to_owned()),
+            (None, None) => Some("no reply came within 3 s".to_owned()),
             _ if packet.is_translated() && !self.met_nat(packet) => Some(EARLIER.to_owned()),
             _ => None,
         };

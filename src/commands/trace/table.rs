@@ -75,19 +75,19 @@ pub(super) struct TraceTable {
 
 impl TraceTable {
     /// Creates the table in the network namespace of this thread, for the first packets of at most
-    /// `count` clients. With `replies`, also for the first reply to each.
+    /// `count` clients, and for the first reply to each.
     ///
     /// # Errors
     /// [`Error::Owned`] if another trace of this family runs; the kernel's error otherwise.
-    pub(super) fn install(target: &Target, replies: bool) -> Result<TraceTable, Error> {
+    pub(super) fn install(target: &Target) -> Result<TraceTable, Error> {
         let mut socket = Socket::open()?;
-        create(&mut socket, target, replies)?;
+        create(&mut socket, target)?;
         Ok(TraceTable { socket, family: Family::of(target.to.ip()) })
     }
 }
 
 /// Creates the table in place of one of a killed command, owned if the kernel can.
-fn create(kernel: &mut dyn Kernel, target: &Target, replies: bool) -> Result<(), Error> {
+fn create(kernel: &mut dyn Kernel, target: &Target) -> Result<(), Error> {
     let family = Family::of(target.to.ip());
     let orphan = orphan(kernel, family)?;
     let comment = comment(kernel.port());
@@ -104,7 +104,6 @@ fn create(kernel: &mut dyn Kernel, target: &Target, replies: bool) -> Result<(),
             let base = BaseChain { kind: ChainType::Filter, hook, priority };
             let rules = match marker {
                 Marker::Start => vec![first_packets(family, target)],
-                Marker::Reply if !replies => continue,
                 Marker::Reply => {
                     vec![first_replies(family, target), untracked_replies(family, target)]
                 }
@@ -302,7 +301,7 @@ mod tests {
         let to = target("10.96.0.10:80");
         for _ in 0..2 {
             // No socket of this machine has the port of the fake one, so the command counts as dead.
-            create(&mut namespace.open_at(u32::MAX - 7), &to, true).expect("a table");
+            create(&mut namespace.open_at(u32::MAX - 7), &to).expect("a table");
             assert_eq!(table(&namespace, Family::Ip), Some((0, None)));
         }
         assert!(matches!(remove_orphans(&mut namespace.open()), Ok(1)));
@@ -315,8 +314,8 @@ mod tests {
         namespace.limit(Features { table_flags: 0, ..Features::default() });
         let alive = nfnetlink::socket::Socket::open(Bus::Netfilter)?;
         let to = target("10.96.0.10:80");
-        create(&mut namespace.open_at(alive.port()), &to, true)?;
-        let second = create(&mut namespace.open(), &to, true);
+        create(&mut namespace.open_at(alive.port()), &to)?;
+        let second = create(&mut namespace.open(), &to);
         assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
         assert!(matches!(remove_orphans(&mut namespace.open()), Ok(0)));
         drop(alive);

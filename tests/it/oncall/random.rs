@@ -13,7 +13,6 @@ use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::commands::args::Destination;
-use shunt::commands::explain::facts::Tracked;
 use shunt::commands::explain::{Explanation, Facts, Subject, Verdict, explain, first_packet};
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt_core::explain::{Code, Walk, walk};
@@ -420,7 +419,7 @@ impl Objects {
                 let mark = context.options.masquerade_mark();
                 let mut facts = Facts::gather(&packet, &way, key, mark, tables);
                 // The receivers answer nothing.
-                facts.endpoints.iter_mut().for_each(|it| it.tracked = Tracked::default());
+                facts.endpoints.iter_mut().for_each(|it| it.waiting = 0);
                 explanations.push((explain(&packet, &subject, Some(&way), &facts), way));
             }
             Ok(explanations)
