@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use nfnetlink::nft::Socket;
@@ -19,10 +19,6 @@ use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::query::{NoAnswer, Objects, Selection, ask_objects};
 use crate::serve::status::Problem;
-
-/// `--watch` reads the objects again after this many times the time that the last reading took. So the
-/// agent spends little time on answers.
-const REST: u32 = 20;
 
 pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure> {
     let objects = &arguments.objects;
@@ -53,7 +49,7 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
         }
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        view.refresh();
+        view.ask();
         picture = view.picture();
     }
 }
@@ -74,10 +70,6 @@ struct Agent {
     desired: Desired,
     /// Why the objects may be old.
     silence: Option<String>,
-    /// True if the objects were those of the agent when the picture began.
-    is_current: bool,
-    /// When the agent was asked, and how long the answer took.
-    asked: (Instant, Duration),
 }
 
 impl<'a> View<'a> {
@@ -100,25 +92,11 @@ impl<'a> View<'a> {
         Ok(View { selected, agent, before: None })
     }
 
-    /// Asks the agent again, as soon as there is one, unless its last answer was too short ago for its
-    /// size.
-    fn refresh(&mut self) {
-        match &mut self.agent {
-            Some(agent) if agent.asked.0.elapsed() < agent.asked.1 * REST => {
-                agent.is_current = false;
-            }
-            _ => self.ask(),
-        }
-    }
-
     /// Asks the agent. Without an answer, the objects stay.
     fn ask(&mut self) {
-        let start = Instant::now();
         match (Agent::ask(self.selected), &mut self.agent) {
             (Ok(new), agent) => *agent = Some(new),
             (Err(error), Some(agent)) => {
-                agent.is_current = false;
-                agent.asked = (start, Duration::ZERO);
                 agent.silence = Some(format!("{error}; showing the last known objects"));
             }
             (Err(_), None) => {}
@@ -169,7 +147,7 @@ impl<'a> View<'a> {
                 return Ok(((all_verdicts()?, BTreeSet::new()), None));
             };
             let (found, mut differing) = agent.verdicts(self.selected)?;
-            if !agent.is_current {
+            if agent.silence.is_some() {
                 differing.clear();
             }
             let certain = (!differing.is_empty()).then(|| differing.clone());
@@ -288,11 +266,9 @@ impl Agent {
     fn ask(selected: &Selected) -> Result<Agent, NoAnswer> {
         let service = selected.service.clone();
         let selection = service.map_or(Selection::All, Selection::Service);
-        let start = Instant::now();
         let objects = ask_objects(selection)?;
-        let asked = (start, start.elapsed());
         let (store, desired) = objects.planned();
-        Ok(Agent { objects, store, desired, silence: None, is_current: true, asked })
+        Ok(Agent { objects, store, desired, silence: None })
     }
 
     fn subject(&self) -> Subject<'_> {
