@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foldhash::HashMap;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ChangeBatch, Kind, ObjectName, Service, Store};
 
@@ -43,16 +42,6 @@ pub enum What {
     Noticed(String),
 }
 
-/// When a Service or one of its EndpointSlices last changed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LastChange {
-    /// When the source received the change.
-    pub received: Time,
-    /// The time from then to the commit.
-    pub committed_after_seconds: f64,
-}
-
 /// What changed since the start of the agent. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct History(Arc<Mutex<Entries>>);
@@ -63,9 +52,6 @@ struct Entries {
     size: usize,
     /// Earlier changes are not known; `None` before the first sync.
     since: Option<Time>,
-    /// The first sync, which is the last change of a Service without another one, unless some are
-    /// forgotten.
-    first: Option<LastChange>,
 }
 
 impl History {
@@ -89,9 +75,6 @@ impl History {
         for batch in batches {
             let took = started.saturating_duration_since(batch.received);
             let (at, seconds) = (today.checked_sub(took).unwrap_or(today), took.as_secs_f64());
-            if entries.since.is_none() {
-                entries.first = Some(LastChange { received: at, committed_after_seconds: seconds });
-            }
             for before in &batch.changes {
                 let service = concerned(before, &snapshot.store);
                 let what = What::Changed(before.clone(), seconds);
@@ -125,20 +108,6 @@ impl History {
         let entries = self.lock();
         (entries.since.unwrap_or_default(), entries.entries.iter().cloned().collect())
     }
-
-    /// Returns a function that finds the last change of a Service; `None` if it is forgotten.
-    pub fn last_changes(&self) -> impl Fn(&ObjectName) -> Option<LastChange> {
-        let first = self.lock().first;
-        let (_, entries) = self.all();
-        let mut last: HashMap<ObjectName, LastChange> = HashMap::default();
-        for entry in &entries {
-            if let (Some(name), What::Changed(_, seconds)) = (&entry.service, &entry.what) {
-                let change = LastChange { received: entry.at, committed_after_seconds: *seconds };
-                last.insert(name.clone(), change);
-            }
-        }
-        move |name| last.get(name).copied().or(first)
-    }
 }
 
 impl Entries {
@@ -150,7 +119,6 @@ impl Entries {
         {
             self.size -= oldest.size();
             self.since = self.since.max(Some(oldest.at));
-            self.first = None;
         }
     }
 }
@@ -197,13 +165,11 @@ mod tests {
         history.synced(&[batch(100)], false, &snapshot);
         let (since, first) = history.all();
         assert_eq!(first.len(), 1);
-        assert!(history.last_changes()(&service(2).name).is_some(), "the first sync");
         for _ in 0..LIMIT / ENTRY {
             history.synced(&[batch(50)], false, &snapshot);
         }
         let (later, entries) = history.all();
         assert!(later >= since && entries.len() * 2 * ENTRY <= LIMIT, "{}", entries.len());
-        assert!(history.last_changes()(&service(2).name).is_none(), "it may be forgotten");
         history.synced(&[], true, &snapshot);
         assert!(history.all().0 >= later && history.all().1.is_empty());
     }

@@ -44,8 +44,8 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         let differs =
             explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers));
         // The number of syncs does not matter: they concern other objects, too.
-        let Excerpt { changes, last_changes, .. } = objects.excerpt;
-        Ok((explanation, differs.then_some((changes, last_changes))))
+        let Excerpt { changes, history, .. } = objects.excerpt;
+        Ok((explanation, differs.then_some((changes, history))))
     })?;
     if !is_certain {
         explanation.frontends.iter_mut().for_each(Explanation::forget_difference);

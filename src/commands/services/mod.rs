@@ -21,7 +21,6 @@ use std::net::IpAddr;
 use serde::Serialize;
 use shunt_core::explain::EndpointView;
 
-use crate::serve::history::LastChange;
 use crate::serve::status::{Problem, Time};
 
 use kernel::picture_of_kernel;
@@ -84,8 +83,6 @@ struct Service {
     source_ranges: Vec<String>,
     /// `spec.healthCheckNodePort`.
     health_check_node_port: Option<u16>,
-    /// The last change of the Service or of one of its EndpointSlices.
-    last_change: Option<LastChange>,
     /// The frontends, in the order of `spec.ports`.
     frontends: Vec<Frontend>,
 }

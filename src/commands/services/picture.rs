@@ -14,7 +14,6 @@ use super::{Frontend, Ignored, Picture, Service, ShortCircuit, Source};
 use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
-use crate::serve::history::LastChange;
 use crate::serve::status::{Problem, now};
 
 /// The Services of a picture; by default all.
@@ -82,7 +81,6 @@ pub(super) fn picture(
     let quarantined = agent.into_iter().flat_map(|agent| &agent.status.rules.quarantined);
     let quarantined =
         quarantined.filter_map(|it| Some((it.frontend.as_deref()?, it.reason.as_str())));
-    let last_changes = agent.into_iter().flat_map(|agent| &agent.excerpt.last_changes);
     let painter = Painter {
         sources,
         kernel,
@@ -90,7 +88,6 @@ pub(super) fn picture(
         detailed: selected.service.is_some(),
         conflicts: conflicts.collect(),
         quarantined: quarantined.collect(),
-        last_changes: last_changes.map(|(name, last)| (name, last)).collect(),
     };
     let services = store.services().filter(|service| selected.has(&service.name));
     let ignored = store.ignored().keys().filter(|name| selected.has(name));
@@ -142,7 +139,6 @@ struct Painter<'a> {
     conflicts: HashMap<(FrontendKey, ObjectName), Conflict>,
     /// The reasons of the kernel by frontend, as the status writes it.
     quarantined: BTreeMap<&'a str, &'a str>,
-    last_changes: HashMap<&'a ObjectName, &'a LastChange>,
 }
 
 impl Painter<'_> {
@@ -168,7 +164,6 @@ impl Painter<'_> {
             session_affinity_seconds: service.affinity_seconds,
             source_ranges: service.source_ranges.iter().map(ToString::to_string).collect(),
             health_check_node_port: service.health_check_node_port,
-            last_change: self.last_changes.get(&service.name).map(|last| **last),
             frontends: frontends.collect(),
         }
     }

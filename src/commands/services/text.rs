@@ -7,9 +7,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use shunt_core::explain::EndpointView;
 use shunt_core::model::Balancing;
 
-use super::{Frontend, LastChange, Picture, Service};
+use super::{Frontend, Picture, Service};
 use crate::serve::escape;
-use crate::serve::status::{Time, passed};
 
 /// The maximum number of problems in the text; JSON has all.
 const MAX_PROBLEMS: usize = 3;
@@ -21,7 +20,7 @@ impl fmt::Display for Picture {
         let (mut text, wide) = (String::new(), f.alternate());
         self.write_problems(&mut text);
         let detailed = || self.services.iter().filter(|_| self.detailed);
-        detailed().for_each(|service| write_head(&mut text, service, self.taken));
+        detailed().for_each(|service| write_head(&mut text, service));
         self.write_frontends(&mut text, wide);
         if !self.detailed && !self.states.is_empty() {
             let (all, states) = (self.states.values().sum::<usize>(), counts(&self.states));
@@ -158,7 +157,7 @@ fn address(frontend: &Frontend) -> String {
     format!("{}/{protocol}{more}", SocketAddr::new(address, *port))
 }
 
-fn write_head(text: &mut String, service: &Service, now: Time) {
+fn write_head(text: &mut String, service: &Service) {
     let Service { namespace, name, internal_traffic_policy, external_traffic_policy, .. } = service;
     let mut row = |name: &str, value: String| line(text, format_args!("{name:<16} {value}"));
     row("service", format!("{namespace}/{name}"));
@@ -179,11 +178,6 @@ fn write_head(text: &mut String, service: &Service, now: Time) {
     row("source ranges", ranges);
     if let Some(port) = service.health_check_node_port {
         row("health check", port.to_string());
-    }
-    if let Some(LastChange { received, committed_after_seconds }) = &service.last_change {
-        let ago = passed(*received, now).as_secs();
-        let took = std::time::Duration::from_secs_f64(committed_after_seconds.max(0.0));
-        row("last change", format!("{received}, {ago} s ago; committed {took:.1?} later"));
     }
     text.push('\n');
 }

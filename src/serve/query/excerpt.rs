@@ -9,7 +9,7 @@ use shunt_core::model::{Change, ObjectName, Service};
 
 use super::Question;
 use crate::dataplane::Snapshot;
-use crate::serve::history::{Entry, History, LastChange};
+use crate::serve::history::{Entry, History};
 use crate::serve::status::Time;
 
 /// The number of entries of a history that comes with objects of a Service or an address.
@@ -23,8 +23,6 @@ pub struct Excerpt {
     pub revision: u64,
     /// The objects.
     pub changes: Vec<Change>,
-    /// The last change of each Service of the excerpt.
-    pub last_changes: Vec<(ObjectName, LastChange)>,
     /// How far back the history reaches.
     pub since: Time,
     /// What changed, the oldest first: all that is known if the history is asked for, a few of the
@@ -104,17 +102,6 @@ impl Excerpt {
         if !whole_history {
             entries.drain(..entries.len().saturating_sub(LATEST));
         }
-        let last_change = history.last_changes();
-        let last_changes = store
-            .services()
-            .filter(|service| wanted(&service.name, Some(service)))
-            .filter_map(|service| Some((service.name.clone(), last_change(&service.name)?)));
-        Excerpt {
-            revision: *revision,
-            since,
-            history: entries,
-            last_changes: last_changes.collect(),
-            changes: store.excerpt(wanted),
-        }
+        Excerpt { revision: *revision, since, history: entries, changes: store.excerpt(wanted) }
     }
 }
