@@ -13,7 +13,7 @@ use super::Probe;
 use super::facts::{EndpointFacts, Facts};
 use super::others::Passing;
 use super::probe::Outcome;
-use crate::serve::status::{Source, Status};
+use crate::serve::status::Status;
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
@@ -363,46 +363,31 @@ fn joined(fates: &[Verdict]) -> Verdict {
 fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut find = |code, text: String| findings.push(Finding::new(code, text));
-    let rules = &status.rules;
     let key = reasons.target.as_ref().map(|target| target.key);
     let name = key.map(|key| key.to_string());
-    if let Some(refused) = rules.quarantined.iter().find(|it| name.is_some() && it.frontend == name)
-    {
+    let mut quarantined = status.rules.quarantined.iter();
+    if let Some(refused) = quarantined.find(|it| name.is_some() && it.frontend == name) {
         let text = format!(
             "the kernel refuses {}: {}; its previous state stays in effect",
             refused.what, refused.reason
         );
         find(Code::Quarantined, text);
     }
-    let waits = status.waiting_seconds.filter(|seconds| *seconds > LATE);
-    let late = match (&rules.failure, &rules.last_sync) {
-        (Some(failure), _) => Some(format!(
-            "the last sync failed, so the latest changes are not in the kernel: {}",
-            failure.reason
-        )),
-        (None, None) => Some(
-            "the agent has not programmed anything yet: its source has not listed all objects"
-                .to_owned(),
-        ),
-        _ => waits.map(|it| format!("a change has waited for {it:.0} s and is not in the kernel")),
-    };
-    if let Some(text) = late {
+    let mut status = status.clone();
+    status.judge();
+    let waits = status.waiting_seconds.filter(|it| *it > LATE && status.rules.failure.is_none());
+    if let Some(seconds) = waits {
+        let text = format!("a change has waited for {seconds:.0} s and is not in the kernel");
         find(Code::NotCommittedYet, text);
     }
-    if let Source::Api { trouble: Some(trouble), .. } = &status.source {
-        let text = format!(
-            "{}, for {:.0} s: this explains the last known state",
-            trouble.reason, trouble.seconds
-        );
-        find(Code::ApiStale, text);
-    }
-    if !status.kube_proxy.is_nothing() {
-        let text = format!(
-            "kube-proxy or its leftovers are on this node: {}; its rules may translate the packet \
-             before shunt's: run `shunt cleanup --kube-proxy --keep-own`",
-            status.kube_proxy
-        );
-        find(Code::KubeProxyPresent, text);
+    for problem in status.problems.into_iter().chain(status.warnings) {
+        let code = match problem.code {
+            "sync-failed" | "not-programmed" => Code::NotCommittedYet,
+            "api-stale" => Code::ApiStale,
+            "kube-proxy-present" => Code::KubeProxyPresent,
+            _ => continue,
+        };
+        find(code, problem.text);
     }
     if let Some(FrontendKey::NodePort(_, protocol, port)) = key
         && let Some(taken) = status.taken_node_ports.find(protocol, port)

@@ -52,107 +52,104 @@ impl Status {
     /// Derives problems and warnings from the other fields.
     pub fn judge(&mut self) {
         let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
-        let mut problems = Vec::new();
+        let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+        let mut problem = |code, text| problems.push(Problem { code, text });
+        let mut warning = |code, text| warnings.push(Problem { code, text });
         if let Some(failure) = failure {
             let since = span(passed(failure.at, self.told));
-            problems.push(Problem::new(
+            let reason = &failure.reason;
+            problem(
                 "sync-failed",
-                format!(
-                    "the last sync failed {since} ago, the previous rules stay: {}",
-                    failure.reason
-                ),
-            ));
+                format!("the last sync failed {since} ago, the previous rules stay: {reason}"),
+            );
         } else if !self.healthy && self.waiting_seconds > self.unswept_seconds {
             let waited = age(self.waiting_seconds);
-            problems.push(Problem::new(
+            problem(
                 "dataplane-hangs",
                 format!("a change has waited for {waited}: the dataplane hangs"),
-            ));
+            );
         }
         let stay = "stale flows are not deleted, so clients of a removed endpoint may continue to \
                     send to it";
-        let mut warnings = Vec::new();
         if !self.healthy && self.unswept_seconds > self.waiting_seconds {
             let trouble = self.sweep_trouble.as_deref().unwrap_or("the thread \"conntrack\" hangs");
-            problems.push(Problem::new(
-                "stale-flows",
-                format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)),
-            ));
+            problem("stale-flows", format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)));
         } else if let Some(trouble) = &self.sweep_trouble {
-            warnings.push(Problem::new("stale-flows", format!("{stay}: {trouble}")));
+            warning("stale-flows", format!("{stay}: {trouble}"));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = age(Some(trouble.seconds));
-            problems.push(Problem::new(
-                "api-stale",
-                format!("{}, for {lasts}; the rules stay", trouble.reason),
-            ));
+            problem("api-stale", format!("{}, for {lasts}; the rules stay", trouble.reason));
         }
         let is_held = self.without_node == Some(WithoutNode::Held);
         if last_sync.is_none() && failure.is_none() && !is_held {
             let text = "nothing has been programmed yet: the source has not listed all objects";
-            problems.push(Problem::new("not-programmed", text));
+            problem("not-programmed", text.to_owned());
         }
         if let Some(without) = self.without_node {
-            problems.push(Problem::new("no-node", without.describe(&self.node, self.missing_node)));
+            problem("no-node", without.describe(&self.node, self.missing_node));
         }
-        problems.extend(quarantined.iter().map(|refused| {
-            let wait = span(passed(self.told, refused.retry_at));
-            let super::Quarantined { what, reason, .. } = refused;
-            let text = format!("the kernel refuses {what}: {reason}; retry in {wait}");
-            Problem::new("frontend-refused", text)
-        }));
-        let unbound = self.unbound_ports.iter().map(ToString::to_string);
-        problems.extend(unbound.map(|text| Problem::new("port-unbound", text)));
-        match self.lost_log_lines {
-            0 => {}
-            lost => warnings.push(Problem::new(
+        for super::Quarantined { what, reason, retry_at, .. } in quarantined {
+            let wait = span(passed(self.told, *retry_at));
+            problem(
+                "frontend-refused",
+                format!("the kernel refuses {what}: {reason}; retry in {wait}"),
+            );
+        }
+        for unbound in &self.unbound_ports {
+            problem("port-unbound", unbound.to_string());
+        }
+        if let lost @ 1.. = self.lost_log_lines {
+            warning(
                 "log-lines-lost",
                 format!(
                     "{lost} log lines were lost since the start: nothing read standard error in \
-                 time"
+                     time"
                 ),
-            )),
+            );
         }
         if let Some(reason) = &self.refused_configuration {
-            warnings.push(Problem::new(
+            warning(
                 "configuration-refused",
                 format!("the last written configuration is not in effect (see the log): {reason}"),
-            ));
+            );
         }
         if !self.kube_proxy.is_nothing() {
             let found = &self.kube_proxy;
-            warnings.push(Problem::new("kube-proxy-present", format!(
-                "kube-proxy or its leftovers: {found}; run `shunt cleanup --kube-proxy --keep-own`"
-            )));
+            warning(
+                "kube-proxy-present",
+                format!(
+                    "kube-proxy or its leftovers: {found}; run `shunt cleanup --kube-proxy \
+                     --keep-own`"
+                ),
+            );
         }
         if let Some(trouble) = &self.taken_node_ports.trouble {
-            warnings.push(Problem::new(
+            warning(
                 "processes-unknown",
                 format!("cannot look for other processes on node ports: {trouble}"),
-            ));
-        }
-        warnings.extend(
-            self.taken_node_ports.ports.iter().map(|taken| {
-                Problem::new("node-port-taken", format!("{taken}; {}", taken.remedy()))
-            }),
-        );
-        warnings.extend(conflicts.iter().map(|conflict| {
-            let super::Conflict { frontend, winner, loser, reason } = conflict;
-            let text = format!(
-                "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
-                 {reason}"
             );
-            Problem::new("frontend-conflict", text)
-        }));
-        warnings.extend(oversized.iter().map(|service| {
-            Problem::new("too-many-elements", format!("Service {service}: {OVERSIZED}"))
-        }));
+        }
+        for taken in &self.taken_node_ports.ports {
+            warning("node-port-taken", format!("{taken}; {}", taken.remedy()));
+        }
+        for super::Conflict { frontend, winner, loser, reason } in conflicts {
+            warning(
+                "frontend-conflict",
+                format!(
+                    "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
+                     {reason}"
+                ),
+            );
+        }
+        for service in oversized {
+            warning("too-many-elements", format!("Service {service}: {OVERSIZED}"));
+        }
         for (code, ports) in [
             ("port-unbound", &self.unbound_health_ports),
             ("loopback-port-taken", &self.loopback.unbound),
         ] {
-            warnings.extend(ports.iter().map(|port| Problem::new(code, port.to_string())));
+            ports.iter().for_each(|port| warning(code, port.to_string()));
         }
         (self.problems, self.warnings) = (problems, warnings);
     }
