@@ -11,14 +11,12 @@ use serde_json::Value;
 use shunt_core::model::{Change, Dirty, Endpoint, EndpointSlice, Kind, Store};
 
 use super::args::{Destination, History as Arguments, service_port};
+use super::some_of;
 use crate::agent::Failure;
 use crate::serve::escape;
 use crate::serve::history::What;
-use crate::serve::query::{Objects, Selection, ask_history};
+use crate::serve::query::{Objects, Selection, ask};
 use crate::serve::status::{Status, Time, now, passed, span};
-
-/// The number of endpoints of one change that the text names.
-const NAMED: usize = 5;
 
 /// The number of changes that an explanation has.
 const LATEST: usize = 3;
@@ -33,7 +31,7 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
             Err(_) => Selection::Service(service_port(about, None)?.0),
         },
     };
-    let objects = ask_history(selection).map_err(anyhow::Error::from)?;
+    let (objects, _) = ask(selection, true).map_err(anyhow::Error::from)?;
     let mut history = History::of(objects);
     if let Some(since) = arguments.since {
         history.changes.retain(|line| line.at >= since);
@@ -234,14 +232,7 @@ fn slices(before: Option<&EndpointSlice>, after: Option<&EndpointSlice>) -> Vec<
     }
     let mut texts: Vec<String> = changed
         .into_iter()
-        .map(|(what, addresses)| {
-            let named: Vec<String> =
-                addresses.iter().take(NAMED).map(ToString::to_string).collect();
-            match addresses.len().saturating_sub(NAMED) {
-                0 => format!("{} {what}", named.join(", ")),
-                more => format!("{} and {more} more {what}", named.join(", ")),
-            }
-        })
+        .map(|(what, addresses)| format!("{} {what}", some_of(addresses)))
         .collect();
     if let (Some(before), Some(after)) = (before, after) {
         let differ = [

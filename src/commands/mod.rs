@@ -99,3 +99,13 @@ fn print(text: &str) -> anyhow::Result<()> {
         result => result.context("cannot write to stdout"),
     }
 }
+
+/// Joins the first few items of a list, and counts the others.
+fn some_of<T: Display>(items: impl IntoIterator<Item = T>) -> String {
+    const MAX_SHOWN: usize = 5;
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    match items.len().checked_sub(MAX_SHOWN) {
+        None | Some(0) => items.join(", "),
+        Some(more) => format!("{} and {more} more", items[..MAX_SHOWN].join(", ")),
+    }
+}

@@ -15,7 +15,7 @@ use crate::agent::Failure;
 use crate::agent::logging;
 use crate::agent::settings::effective;
 use crate::config::Loaded;
-use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_history, ask_objects};
+use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask};
 use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests;
@@ -64,7 +64,7 @@ impl ObjectArguments {
     /// wrote.
     pub(super) fn with_history(&self) -> anyhow::Result<Objects> {
         let file = match &self.manifests[..] {
-            [] => return Ok(ask_history(Selection::All)?),
+            [] => return Ok(ask(Selection::All, true)?.0),
             [file] => file,
             _ => anyhow::bail!(
                 "--at needs exactly one --manifests, a file that `shunt history -o json` wrote"
@@ -143,12 +143,13 @@ impl Reader {
         if let Some(objects) = &self.0 {
             return Ok((**objects).clone());
         }
-        ask_objects(selection.clone()).map_err(|error| match error {
-            NoAnswer::NoAgent => {
-                anyhow::anyhow!("{error}; give --manifests to read files without an agent")
+        match ask(selection.clone(), false) {
+            Ok((objects, _)) => Ok(objects),
+            Err(error @ NoAnswer::NoAgent) => {
+                anyhow::bail!("{error}; give --manifests to read files without an agent")
             }
-            other => other.into(),
-        })
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -4,13 +4,14 @@ use anyhow::anyhow;
 
 use super::args::{Format, Status as Arguments};
 use crate::agent::Failure;
-use crate::serve::query::ask_status;
+use crate::serve::query::{Selection, ask};
 use crate::serve::status::Status;
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     arguments.here.enter()?;
-    let (mut status, is_own) = ask_status().map_err(anyhow::Error::from)?;
+    let (objects, is_own) = ask(Selection::Nothing, false).map_err(anyhow::Error::from)?;
+    let mut status = objects.status;
     if arguments.startup_probe {
         return startup_probe(&status, is_own);
     }

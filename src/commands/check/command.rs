@@ -17,7 +17,7 @@ use crate::commands::args::Format;
 use crate::commands::objects::read_manifests;
 use crate::commands::run::print_version;
 use crate::config::Loaded;
-use crate::serve::query::{Selection, ask_objects};
+use crate::serve::query::{Selection, ask};
 use crate::source::interfaces::interface_addresses;
 use crate::source::kubernetes::{AccessError, Dialer, inspect};
 
@@ -41,7 +41,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
     // Without settings of its own, the command judges those of the running agent.
     let running = match run.settings.is_given() {
         true => None,
-        false => ask_objects(Selection::All).ok(),
+        false => ask(Selection::All, false).ok().map(|(objects, _)| objects),
     };
     if let (Ok(effective), Some(running)) = (&mut effective, &running) {
         effective.config.node_name.clone_from(&running.status.node);

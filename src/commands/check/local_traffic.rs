@@ -3,7 +3,7 @@
 use shunt_core::model::Family;
 use shunt_core::plan::DetectLocal;
 
-use super::{Facts, Judgement, ok, warn};
+use super::{Facts, Judgement, ok, some_of, warn};
 
 pub(super) fn check(facts: &Facts<'_>) -> Judgement {
     facts.effective.as_ref()?;
@@ -16,17 +16,18 @@ pub(super) fn check(facts: &Facts<'_>) -> Judgement {
             "set clusterCIDR, or another detectLocalMode",
         ),
         DetectLocal::ClusterCidr(nets) => {
-            let nets: Vec<String> = nets.iter().map(ToString::to_string).collect();
-            ok(format!("by source address in {} (clusterCIDR)", nets.join(", ")))
+            ok(format!("by source address in {} (clusterCIDR)", some_of(nets)))
         }
         DetectLocal::NodeCidr if facts.store.last_known_node().is_none() => {
             Err("detectLocalMode is NodeCIDR, and this command does not know the Node's podCIDRs")?
         }
         DetectLocal::NodeCidr => {
-            let nets = Family::ALL.into_iter().filter_map(|family| node_context.pod_cidr(family));
-            let nets: Vec<String> = nets.map(|net| net.to_string()).collect();
-            match nets.is_empty() {
-                false => ok(format!("by source address in {} (NodeCIDR)", nets.join(", "))),
+            let nets = Family::ALL.map(|family| node_context.pod_cidr(family));
+            match nets == [None; 2] {
+                false => {
+                    let nets = some_of(nets.into_iter().flatten());
+                    ok(format!("by source address in {nets} (NodeCIDR)"))
+                }
                 true => warn(
                     format!(
                         "not detected: detectLocalMode is NodeCIDR, and the Node {} has no podCIDRs",

@@ -31,6 +31,7 @@ use shunt_core::model::Store;
 use shunt_core::plan::NodeContext;
 
 use crate::agent::args::Run;
+use crate::commands::some_of;
 use crate::config::Loaded;
 use crate::dataplane::kube_proxy::Found;
 use crate::serve::escape;
@@ -175,16 +176,6 @@ impl Display for Report {
         let counts = [Outcome::Fail, Outcome::Warn, Outcome::Skip, Outcome::Ok]
             .map(|result| format!("{} {result}", self.count(result)));
         writeln!(f, "{}", counts.join(", "))
-    }
-}
-
-/// Joins the first few items of a list, and counts the others.
-fn some_of<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    const MAX_SHOWN: usize = 5;
-    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
-    match items.len().checked_sub(MAX_SHOWN) {
-        None | Some(0) => items.join(", "),
-        Some(more) => format!("{} and {more} more", items[..MAX_SHOWN].join(", ")),
     }
 }
 

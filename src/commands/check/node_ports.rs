@@ -12,26 +12,6 @@ use crate::dataplane::kube_proxy::Found;
 use crate::serve::status;
 use crate::taken_ports::{NodePorts, taken_now};
 
-/// The mode of kube-proxy, as its rules show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Iptables,
-    Ipvs,
-    Nftables,
-}
-
-fn mode(found: &Found) -> Option<Mode> {
-    match found {
-        // The IPVS mode has chains of iptables, too.
-        Found { ipvs_interface: true, .. } => Some(Mode::Ipvs),
-        Found { nftables_tables: 1.., .. } => Some(Mode::Nftables),
-        Found { iptables_chains: 1.., .. } | Found { legacy_iptables_chains: 1.., .. } => {
-            Some(Mode::Iptables)
-        }
-        _ => None,
-    }
-}
-
 pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     let full = &facts.effective.as_ref()?.full;
     facts.addresses.as_ref()?;
@@ -43,9 +23,14 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
              set bindAddress, or give access to the API server")?;
     }
     let text = format!("node ports answer on {}", status::NodePorts::of(node_context));
-    let mode = facts.kube_proxy.as_ref().ok().and_then(mode);
+    // The mode of kube-proxy, as its rules show it. The IPVS mode has chains of iptables, too.
+    let (is_ipvs, is_iptables) = match &facts.kube_proxy {
+        Ok(Found { ipvs_interface: true, .. }) => (true, false),
+        Ok(Found { nftables_tables: 1.., .. }) | Err(_) => (false, false),
+        Ok(found) => (false, found.iptables_chains + found.legacy_iptables_chains > 0),
+    };
     let (mut lost, mut remedies) = (Vec::new(), Vec::new());
-    if matches!(mode, Some(Mode::Iptables | Mode::Ipvs)) && is_primary {
+    if (is_iptables || is_ipvs) && is_primary {
         let addresses = not_primary(node_context);
         if !addresses.is_empty() {
             lost.push(format!(
@@ -62,7 +47,7 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     let is_lost = had_loopback && !has_loopback;
     // kube-proxy answers on 127.0.0.1 by it.
     let is_on = full.is("iptables.localhostNodePorts", true);
-    if mode == Some(Mode::Iptables) && is_on && is_lost {
+    if is_iptables && is_on && is_lost {
         lost.push("no longer on 127.0.0.1, where kube-proxy's iptables mode answers".to_owned());
         remedies.push(
             "add localhost to nodePortAddresses to keep them there for TCP, for example for a \

@@ -14,7 +14,7 @@ use crate::agent::{Failure, kernel_errors, netns};
 use crate::commands::args::{Destination, Explain, Probes, service_port};
 use crate::commands::history;
 use crate::commands::objects::{place, settled};
-use crate::commands::output;
+use crate::commands::{output, some_of};
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Excerpt, Selection};
 
@@ -113,11 +113,8 @@ impl Asked<'_> {
         let (frontends, mut findings) = of_service(name, port, &self.subject);
         if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
             let service = self.subject.store.service(name);
-            let ports = service.map(|service| {
-                let ports = service.ports.iter();
-                ports.map(|port| format!("{} ({})", port.name, port.port)).collect::<Vec<_>>()
-            });
-            let ports = ports.unwrap_or_default().join(", ");
+            let ports = service.into_iter().flat_map(|service| &service.ports);
+            let ports = some_of(ports.map(|port| format!("{} ({})", port.name, port.port)));
             return Err(anyhow!("Service {name} has no port {port}; it has {ports}"));
         }
         let fits = |address: &IpAddr| {

@@ -199,14 +199,13 @@ fn wait(socket: &UdpSocket, event: PollFlags, timeout: Duration) -> io::Result<b
 fn namespace_of(address: IpAddr) -> Option<PathBuf> {
     let mut seen: BTreeSet<(u64, u64)> = BTreeSet::new();
     seen.extend(identity(Path::new("/proc/thread-self/ns/net")));
-    let named = entries("/run/netns").chain(entries("/var/run/netns"));
     let processes = entries("/proc")
         .filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
         })
         .map(|path| path.join("ns/net"));
-    named.chain(processes).find(|path| {
+    entries("/run/netns").chain(processes).find(|path| {
         let is_new = identity(path).is_some_and(|identity| seen.insert(identity));
         is_new && within(path, || has_address(address)).unwrap_or(false)
     })

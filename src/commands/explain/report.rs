@@ -14,9 +14,7 @@ use super::judge::{INTERFACE, Judgement, Verdict};
 use super::others::Passing;
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
-
-/// The maximum number of endpoints in the first line.
-const MAX_NAMES: usize = 4;
+use crate::commands::some_of;
 
 /// The explanation of one packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -262,11 +260,7 @@ fn summary(explanation: &Explanation) -> String {
             let names: Vec<String> = used.map(tested).collect();
             let to = match &names[..] {
                 [only] => format!("to the only endpoint {only}"),
-                all => {
-                    let more = if all.len() > MAX_NAMES { ", …" } else { "" };
-                    let names = all[..all.len().min(MAX_NAMES)].join(", ");
-                    format!("to one of {} endpoints: {names}{more}", all.len())
-                }
+                all => format!("to one of {} endpoints: {}", all.len(), some_of(all)),
             };
             match reason {
                 Some(reason) => format!("{to}; {reason}"),

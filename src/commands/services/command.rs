@@ -17,7 +17,7 @@ use crate::commands::explain::Subject;
 use crate::commands::objects::settled;
 use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
-use crate::serve::query::{NoAnswer, Objects, Selection, ask_objects};
+use crate::serve::query::{NoAnswer, Objects, Selection, ask};
 use crate::serve::status::Problem;
 
 pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure> {
@@ -266,7 +266,7 @@ impl Agent {
     fn ask(selected: &Selected) -> Result<Agent, NoAnswer> {
         let service = selected.service.clone();
         let selection = service.map_or(Selection::All, Selection::Service);
-        let objects = ask_objects(selection)?;
+        let (objects, _) = ask(selection, false)?;
         let (store, desired) = objects.planned();
         Ok(Agent { objects, store, desired, silence: None })
     }
@@ -278,10 +278,7 @@ impl Agent {
     /// Reads the kernel's verdicts, and compares them. Those that a dump lacks are looked up.
     fn verdicts(&self, selected: &Selected) -> anyhow::Result<(Verdicts, BTreeSet<FrontendKey>)> {
         let mut socket = Socket::open()?;
-        let mut found = match selected.service {
-            Some(_) => Verdicts::default(),
-            None => verdicts(&mut socket)?,
-        };
+        let mut found = verdicts(&mut socket)?;
         let keys: Vec<_> = differing(self.subject(), selected, &found).into_iter().collect();
         add_verdicts(&mut socket, &keys, &mut found)?;
         let differing = differing(self.subject(), selected, &found);

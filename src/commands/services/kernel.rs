@@ -47,12 +47,13 @@ pub(super) fn picture_of_kernel(
         services.entry(name).or_default().insert(*key, frontend);
     }
     let services = services.into_iter().map(|(name, frontends)| Service {
-        namespace: name.namespace.to_string(),
-        name: name.name.to_string(),
+        name,
         internal_traffic_policy: UNKNOWN,
         external_traffic_policy: UNKNOWN,
+        session_affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_node_port: None,
         frontends: frontends.into_values().collect(),
-        ..Service::default()
     });
     Picture {
         taken: now(),

@@ -20,6 +20,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use shunt_core::explain::EndpointView;
+use shunt_core::model::ObjectName;
 
 use crate::serve::status::{Problem, Time};
 
@@ -66,13 +67,11 @@ enum Source {
 }
 
 /// A Service.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Service {
-    /// `metadata.namespace`.
-    namespace: String,
-    /// `metadata.name`.
-    name: String,
+    #[serde(flatten)]
+    name: ObjectName,
     /// `spec.internalTrafficPolicy`.
     internal_traffic_policy: &'static str,
     /// `spec.externalTrafficPolicy`.
@@ -154,10 +153,8 @@ struct ShortCircuit {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Ignored {
-    /// `metadata.namespace`.
-    namespace: String,
-    /// `metadata.name`.
-    name: String,
+    #[serde(flatten)]
+    name: ObjectName,
     /// The code of the reason.
     code: &'static str,
     /// The reason as text.

@@ -93,12 +93,7 @@ pub(super) fn picture(
     let ignored = store.ignored().keys().filter(|name| selected.has(name));
     let ignored = ignored.filter_map(|name| {
         let finding = why_ignored(name, store)?;
-        Some(Ignored {
-            namespace: name.namespace.to_string(),
-            name: name.name.to_string(),
-            code: finding.code.as_str(),
-            reason: finding.text,
-        })
+        Some(Ignored { name: name.clone(), code: finding.code.as_str(), reason: finding.text })
     });
     Picture {
         taken: now(),
@@ -157,8 +152,7 @@ impl Painter<'_> {
             Some(self.frontend(service, service.ports.get(place)?, kind, key))
         });
         Service {
-            namespace: service.name.namespace.to_string(),
-            name: service.name.name.to_string(),
+            name: service.name.clone(),
             internal_traffic_policy: policy_word(service.internal_policy),
             external_traffic_policy: policy_word(service.external_policy),
             session_affinity_seconds: service.affinity_seconds,

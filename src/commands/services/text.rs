@@ -158,9 +158,9 @@ fn address(frontend: &Frontend) -> String {
 }
 
 fn write_head(text: &mut String, service: &Service) {
-    let Service { namespace, name, internal_traffic_policy, external_traffic_policy, .. } = service;
+    let Service { name, internal_traffic_policy, external_traffic_policy, .. } = service;
     let mut row = |name: &str, value: String| line(text, format_args!("{name:<16} {value}"));
-    row("service", format!("{namespace}/{name}"));
+    row("service", name.to_string());
     let policies =
         format!("internal {internal_traffic_policy}, external {external_traffic_policy}");
     row("traffic policy", policies);

@@ -15,7 +15,7 @@ use crate::serve::history::What;
 use crate::serve::status::{Status, Time};
 
 pub use excerpt::{Excerpt, Selection};
-pub use socket::{NoAnswer, ask_history, ask_objects, ask_status, serve};
+pub use socket::{NoAnswer, ask, serve};
 
 /// A question to the agent: [`Objects`] as of the last sync.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use super::{Objects, Question, Selection};
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
-use crate::serve::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,33 +83,14 @@ fn serve_one(
     stream.write_all(&answer(&serde_json::from_str(&question).unwrap_or_default())?)
 }
 
-/// Asks the agent of this network namespace for its status. Also returns true if its process is
-/// visible here, which those in other containers are not.
+/// Asks the agent of this network namespace for objects, with their whole history if it is wanted, and
+/// for its status. Also returns true if its process is visible here, which those in other containers
+/// are not.
 ///
 /// # Errors
 /// If there is none, or it does not answer.
-pub fn ask_status() -> Result<(Status, bool), NoAnswer> {
-    ask(&Question::default()).map(|(objects, is_visible)| (objects.status, is_visible))
-}
-
-/// Asks the agent of this network namespace for objects, with its status.
-///
-/// # Errors
-/// If there is none, or it does not answer.
-pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
-    ask(&Question { selection, whole_history: false }).map(|(objects, _)| objects)
-}
-
-/// Asks the agent of this network namespace for objects with their whole history.
-///
-/// # Errors
-/// If there is none, or it does not answer.
-pub fn ask_history(selection: Selection) -> Result<Objects, NoAnswer> {
-    ask(&Question { selection, whole_history: true }).map(|(objects, _)| objects)
-}
-
-/// Returns the answer, and true if the process of the agent is visible here.
-fn ask(question: &Question) -> Result<(Objects, bool), NoAnswer> {
+pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool), NoAnswer> {
+    let question = Question { selection, whole_history };
     let proof = Proof::give();
     let connected = match &proof {
         Ok(proof) => proof.connect(TIMEOUT),
@@ -146,7 +126,7 @@ fn ask(question: &Question) -> Result<(Objects, bool), NoAnswer> {
         }
     };
     stream.set_read_timeout(Some(TIMEOUT))?;
-    let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
+    let mut line = serde_json::to_vec(&question).map_err(io::Error::from)?;
     line.push(b'\n');
     // The agent may have closed the connection already.
     let _ = stream.write_all(&line);
