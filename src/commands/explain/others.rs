@@ -12,12 +12,6 @@ use shunt_core::plan::TABLE;
 
 use crate::dataplane::table_family;
 
-/// The hooks of IP (`NF_INET_*`).
-const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
-const INPUT: u32 = libc::NF_INET_LOCAL_IN as u32;
-const FORWARD: u32 = libc::NF_INET_FORWARD as u32;
-const OUTPUT: u32 = libc::NF_INET_LOCAL_OUT as u32;
-const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
 /// The priority of destination NAT (`NF_IP_PRI_NAT_DST`), shunt's own.
 const NAT_DST: i32 = -100;
 /// The priority of source NAT (`NF_IP_PRI_NAT_SRC`).
@@ -111,13 +105,9 @@ impl Others {
         Ok(Others { socket, chains, unjudged, first_output })
     }
 
-    fn has(&self, hooks: &[u32]) -> bool {
-        self.chains.iter().any(|chain| hooks.contains(&chain.hook))
-    }
-
     /// Judges the chains that the packet meets before shunt translates it.
     pub(super) fn before(&mut self, packet: &Packet) -> Result<Passing, Error> {
-        let hook = if packet.from_node { OUTPUT } else { PREROUTING };
+        let hook = if packet.from_node { "output" } else { "prerouting" };
         let mut passage = Passage::new(self, packet);
         if let Some(dropped) = passage.devices()? {
             return Ok(dropped);
@@ -131,7 +121,7 @@ impl Others {
         {
             passage.doubt.get_or_insert(Passing::May(by));
         }
-        Ok(passage.end())
+        Ok(passage.doubt.unwrap_or_default())
     }
 
     /// Judges the chains that the packet meets behind the translation to an endpoint: on the node itself, or
@@ -151,32 +141,33 @@ impl Others {
         passage.packet.mark.value |= mark;
         passage.own_mark = mark;
         passage.packet.is_local = Some(is_local);
-        let first = if is_own { OUTPUT } else { PREROUTING };
+        let first = if is_own { "output" } else { "prerouting" };
         let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
         passage.packet.output = output.map(Interface::named);
-        let rest: &[u32] = match (is_own, is_local) {
+        let rest: &[&str] = match (is_own, is_local) {
             // The loopback interface brings it back as a packet that arrives.
-            (true, true) => &[POSTROUTING, PREROUTING, INPUT],
-            (true, false) => &[POSTROUTING],
-            (false, true) => &[INPUT],
-            (false, false) => &[FORWARD, POSTROUTING],
+            (true, true) => &["postrouting", "prerouting", "input"],
+            (true, false) => &["postrouting"],
+            (false, true) => &["input"],
+            (false, false) => &["forward", "postrouting"],
         };
         for hook in rest {
-            if is_own && *hook == PREROUTING {
+            if is_own && *hook == "prerouting" {
                 passage.packet.input = Some(Interface::named("lo"));
                 passage.packet.mark.value &= !mark;
                 // A masquerade has changed the source to an address that is not known here.
-                if mark != 0 && passage.others.has(&[PREROUTING, INPUT]) {
+                let mut chains = passage.others.chains.iter();
+                if mark != 0 && chains.any(|it| ["prerouting", "input"].contains(&it.hook_name())) {
                     let text = "a chain at prerouting or input, which sees the masqueraded source"
                         .to_owned();
                     return Ok(dropped.unwrap_or(Passing::May(text)));
                 }
             }
             if dropped.is_none() {
-                dropped = passage.hook(*hook, |_| true)?;
+                dropped = passage.hook(hook, |_| true)?;
             }
         }
-        Ok(dropped.unwrap_or_else(|| passage.end()))
+        Ok(dropped.or(passage.doubt).unwrap_or_default())
     }
 }
 
@@ -193,12 +184,12 @@ impl<'a> Passage<'a> {
     }
 
     /// Passes the chains of a hook, in order. Returns the first that drops the packet.
-    fn hook(&mut self, hook: u32, wanted: impl Fn(i32) -> bool) -> Result<Option<Passing>, Error> {
+    fn hook(&mut self, hook: &str, wanted: impl Fn(i32) -> bool) -> Result<Option<Passing>, Error> {
         let family = self.packet.family();
         self.pass(|chain| {
             matches!(chain.family, NfProto::Inet | NfProto::Ip | NfProto::Ip6)
                 && chain.family.sees(family)
-                && chain.hook == hook
+                && chain.hook_name() == hook
                 && wanted(chain.priority)
         })
     }
@@ -216,7 +207,7 @@ impl<'a> Passage<'a> {
     fn pass(&mut self, wanted: impl Fn(&AttachedChain) -> bool) -> Result<Option<Passing>, Error> {
         let chains = self.others.chains.iter().filter(|chain| wanted(chain));
         for chain in chains.cloned().collect::<Vec<_>>() {
-            if chain.hook == POSTROUTING && chain.priority >= NAT_SRC {
+            if chain.hook_name() == "postrouting" && chain.priority >= NAT_SRC {
                 // shunt's own chain clears its bit there.
                 self.packet.mark.known &= !self.own_mark;
             }
@@ -240,7 +231,10 @@ impl<'a> Passage<'a> {
                 Judged::Passes => {}
                 Judged::Drops(place) => {
                     let by = self.name(&chain, &place);
-                    return Ok(Some(dropped(by, &place)));
+                    return Ok(Some(match place.what.to_lowercase().contains("reject") {
+                        true => Passing::Rejects(by),
+                        false => Passing::Drops(by),
+                    }));
                 }
                 Judged::May { place, why } => {
                     let text = format!("{}; {why}", self.name(&chain, &place));
@@ -260,17 +254,5 @@ impl<'a> Passage<'a> {
         });
         let rule = rule.map(|rule| format!(" (`{rule}`)")).unwrap_or_default();
         format!("{place}{rule} of table {family} {table} at {}", chain.hook_name())
-    }
-
-    fn end(self) -> Passing {
-        self.doubt.unwrap_or_default()
-    }
-}
-
-fn dropped(by: String, place: &Place) -> Passing {
-    if place.what.to_lowercase().contains("reject") {
-        Passing::Rejects(by)
-    } else {
-        Passing::Drops(by)
     }
 }

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use foldhash::HashMap;
 use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
 use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
-use shunt_core::plan::{
-    self, Conflict, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
-};
+use shunt_core::plan::{self, FrontendKey, FrontendKind, LoopbackNodePorts, SourceRange};
 
 use super::{Frontend, Ignored, Picture, Service, ShortCircuit, Source};
 use crate::commands::explain::Subject;
@@ -75,20 +72,8 @@ pub(super) fn picture(
     problems: Vec<Problem>,
 ) -> Picture {
     let Subject { store, desired, agent } = sources;
-    let context = desired.node_context();
-    let locality = context.map(|context| context.locality()).unwrap_or_default();
-    let conflicts = desired.conflicts().map(|it| ((it.frontend, it.loser.clone()), it));
-    let quarantined = agent.into_iter().flat_map(|agent| &agent.status.rules.quarantined);
-    let quarantined =
-        quarantined.filter_map(|it| Some((it.frontend.as_deref()?, it.reason.as_str())));
-    let painter = Painter {
-        sources,
-        kernel,
-        context: context.map(|context| &**context),
-        detailed: selected.service.is_some(),
-        conflicts: conflicts.collect(),
-        quarantined: quarantined.collect(),
-    };
+    let locality = desired.node_context().map(|context| context.locality()).unwrap_or_default();
+    let painter = Painter { sources, kernel, detailed: selected.service.is_some() };
     let services = store.services().filter(|service| selected.has(&service.name));
     let ignored = store.ignored().keys().filter(|name| selected.has(name));
     let ignored = ignored.filter_map(|name| {
@@ -128,12 +113,7 @@ impl Frontend {
 struct Painter<'a> {
     sources: Subject<'a>,
     kernel: Kernel<'a>,
-    context: Option<&'a NodeContext>,
     detailed: bool,
-    /// By frontend and loser.
-    conflicts: HashMap<(FrontendKey, ObjectName), Conflict>,
-    /// The reasons of the kernel by frontend, as the status writes it.
-    quarantined: BTreeMap<&'a str, &'a str>,
 }
 
 impl Painter<'_> {
@@ -172,8 +152,8 @@ impl Painter<'_> {
         let Subject { store, desired, .. } = self.sources;
         let node_addresses = match key {
             FrontendKey::Address(..) => None,
-            FrontendKey::NodePort(family, protocol, _) => self
-                .context
+            FrontendKey::NodePort(family, protocol, _) => desired
+                .node_context()
                 .and_then(|context| Some((context, context.node_port_addresses(family)?)))
                 .map(|(context, addresses)| {
                     let is_on = context.options.loopback_node_ports.has(family);
@@ -244,14 +224,18 @@ impl Painter<'_> {
         view: Option<&FrontendView>,
         has_no_address: bool,
     ) -> (&'static str, Option<String>) {
+        let Subject { desired, agent, .. } = self.sources;
         if !is_planned {
-            let lost = self.conflicts.get(&(key, service.name.clone()));
+            let mut conflicts = desired.conflicts();
+            let lost = conflicts.find(|it| it.frontend == key && it.loser == service.name);
             let reason =
                 lost.map(|it| format!("it belongs to Service {}: {}", it.winner, it.reason));
             return ("conflict", reason);
         }
-        if let Some(reason) = self.quarantined.get(&*key.to_string()) {
-            return ("quarantined", Some(format!("the kernel refuses it: {reason}")));
+        let mut quarantined = agent.iter().flat_map(|agent| &agent.status.rules.quarantined);
+        let name = Some(key.to_string());
+        if let Some(refused) = quarantined.find(|it| it.frontend == name) {
+            return ("quarantined", Some(format!("the kernel refuses it: {}", refused.reason)));
         }
         if self.kernel.differing.contains(&key) {
             let verdict = self.kernel.verdicts.and_then(|verdicts| verdicts.get(&key));
@@ -267,7 +251,7 @@ impl Painter<'_> {
         }
         match view.and_then(|view| view.finding.clone()) {
             Some(finding) => (finding.code.as_str(), Some(finding.text)),
-            None if self.sources.desired.oversized().contains(&service.name) => {
+            None if desired.oversized().contains(&service.name) => {
                 ("too-many-elements", Some(plan::OVERSIZED.to_owned()))
             }
             None => ("ok", None),

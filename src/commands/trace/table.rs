@@ -108,7 +108,7 @@ fn create(kernel: &mut dyn Kernel, target: &Target) -> Result<(), Error> {
                     vec![first_replies(family, target), untracked_replies(family, target)]
                 }
                 // The kernel sends the headers of a packet with a rule that matches, not with a policy.
-                _ => vec![vec![Expr::protocol(KEY), equals(vec![target.protocol.number()])]],
+                _ => vec![is_of_protocol(target).to_vec()],
             };
             batch.add_chain(family, TABLE, name, Some(base));
             for rule in rules {
@@ -178,8 +178,9 @@ fn trace_once(set: &str) -> [Expr; 4] {
     ]
 }
 
-fn equals(with: Vec<u8>) -> Expr {
-    Expr::equals(KEY, with)
+/// Compares what an expression reads with an address or another value.
+fn is(read: Expr, with: impl Into<Vec<u8>>) -> [Expr; 2] {
+    [read, Expr::equals(KEY, with.into())]
 }
 
 fn bytes(address: IpAddr) -> Vec<u8> {
@@ -187,6 +188,11 @@ fn bytes(address: IpAddr) -> Vec<u8> {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     }
+}
+
+/// Compares the protocol of a packet with the target's.
+fn is_of_protocol(target: &Target) -> [Expr; 2] {
+    is(Expr::protocol(KEY), [target.protocol.number()])
 }
 
 /// Returns the offsets of source and destination in `struct iphdr` and `struct ipv6hdr`, and their
@@ -203,27 +209,25 @@ fn addresses(family: Family) -> (u32, u32, u32) {
 fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
     let (source, destination, length) = addresses(family);
     let transport = |offset, length| Expr::transport(offset, length, KEY);
-    let mut rule = vec![Expr::network(destination, length, KEY)];
-    rule.push(equals(bytes(target.to.ip())));
+    let network = |offset, ip| is(Expr::network(offset, length, KEY), bytes(ip));
+    let mut rule = network(destination, target.to.ip()).to_vec();
     if let Some(from) = target.from {
-        rule.push(Expr::network(source, length, KEY));
-        rule.push(equals(bytes(from.ip())));
+        rule.extend(network(source, from.ip()));
     }
-    rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
+    rule.extend(is_of_protocol(target));
     if let Some(from) = target.from.filter(|from| from.port() != 0) {
-        rule.extend([transport(0, 2), equals(from.port().to_be_bytes().to_vec())]);
+        rule.extend(is(transport(0, 2), from.port().to_be_bytes()));
     }
-    rule.extend([transport(2, 2), equals(target.to.port().to_be_bytes().to_vec())]);
+    rule.extend(is(transport(2, 2), target.to.port().to_be_bytes()));
     match target.protocol {
         Protocol::Tcp => {
             // SYN of the flags FIN, SYN, RST and ACK.
             rule.push(transport(13, 1));
-            rule.push(Expr::mask(KEY, [0x17], [0]));
-            rule.push(equals(vec![0x02]));
+            rule.extend(is(Expr::mask(KEY, [0x17], [0]), [0x02]));
         }
         Protocol::Udp => {}
         // The type of the first chunk.
-        Protocol::Sctp => rule.extend([transport(12, 1), equals(vec![1])]),
+        Protocol::Sctp => rule.extend(is(transport(12, 1), [1])),
     }
     rule.push(Expr::network(source, length, KEY));
     rule.push(Expr::transport(0, 2, after_address(family)));
@@ -244,9 +248,8 @@ fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
     };
     let original = |key, to| Expr::Ct { key, direction: ORIGINAL, to };
     let direction = Expr::Ct { key: libc::NFT_CT_DIRECTION, direction: None, to: KEY };
-    let mut rule = vec![direction, equals(vec![REPLY])];
-    rule.push(original(destination, KEY));
-    rule.push(equals(bytes(target.to.ip())));
+    let mut rule = is(direction, [REPLY]).to_vec();
+    rule.extend(is(original(destination, KEY), bytes(target.to.ip())));
     rule.push(original(source, KEY));
     rule.push(original(libc::NFT_CT_PROTO_SRC, after_address(family)));
     // Only of clients whose first packet was traced.
@@ -259,9 +262,9 @@ fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
 /// tracking may not know the connection, and nothing has translated it then.
 fn untracked_replies(family: Family, target: &Target) -> Vec<Expr> {
     let (source, destination, length) = addresses(family);
-    let mut rule = vec![Expr::network(source, length, KEY), equals(bytes(target.to.ip()))];
-    rule.extend([Expr::protocol(KEY), equals(vec![target.protocol.number()])]);
-    rule.extend([Expr::transport(0, 2, KEY), equals(target.to.port().to_be_bytes().to_vec())]);
+    let mut rule = is(Expr::network(source, length, KEY), bytes(target.to.ip())).to_vec();
+    rule.extend(is_of_protocol(target));
+    rule.extend(is(Expr::transport(0, 2, KEY), target.to.port().to_be_bytes()));
     rule.push(Expr::network(destination, length, KEY));
     rule.push(Expr::transport(2, 2, after_address(family)));
     rule.push(Expr::Lookup { set: CLIENTS.to_owned(), key: KEY, wanted: Wanted::Member });
