@@ -10,7 +10,7 @@ use crate::source::kubernetes::Dialer;
 
 /// Returns the path of a network namespace by process ID, name of `ip netns`, or path. (iproute2 keeps
 /// the names in `/run/netns`.)
-pub(crate) fn path(namespace: &Path) -> PathBuf {
+fn path(namespace: &Path) -> PathBuf {
     match namespace.to_str() {
         Some(text) if text.parse::<u32>().is_ok() => PathBuf::from(format!("/proc/{text}/ns/net")),
         Some(text) if !text.contains('/') => Path::new("/run/netns").join(text),

@@ -18,9 +18,6 @@ use crate::serve::history::What;
 use crate::serve::query::{Objects, Selection, ask};
 use crate::serve::status::{Status, Time, now, passed, span};
 
-/// The number of changes that an explanation has.
-const LATEST: usize = 3;
-
 /// Prints what changed.
 pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
     arguments.here.enter()?;
@@ -136,7 +133,7 @@ fn replace_names(json: &mut Value, names: &BTreeMap<String, String>) {
 }
 
 /// Returns what changed, the oldest first.
-fn lines(objects: &Objects) -> Vec<Line> {
+pub(super) fn lines(objects: &Objects) -> Vec<Line> {
     let (mut store, _) = objects.store();
     let mut lines = Vec::new();
     for entry in objects.excerpt.history.iter().rev() {
@@ -158,12 +155,6 @@ fn lines(objects: &Objects) -> Vec<Line> {
     }
     lines.reverse();
     lines
-}
-
-/// Returns the latest changes of the objects, the oldest first.
-pub(super) fn latest(objects: &Objects) -> Vec<Line> {
-    let mut lines = lines(objects);
-    lines.split_off(lines.len().saturating_sub(LATEST))
 }
 
 /// Returns the differences between a former object and the present one.

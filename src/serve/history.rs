@@ -85,28 +85,23 @@ impl History {
     }
 
     /// Returns how far back the history reaches, and the entries about the Services that `wanted`
-    /// selects by their names and, if they exist, contents, the oldest first.
+    /// selects by their names and, if they exist, contents, the oldest first; with those about no
+    /// Service if `others`.
     #[must_use]
     pub fn of(
         &self,
         store: &Store,
+        others: bool,
         wanted: impl Fn(&ObjectName, Option<&Service>) -> bool,
     ) -> (Time, Vec<Arc<Entry>>) {
         let entries = self.lock();
         let is_wanted = |entry: &&Arc<Entry>| match (&entry.service, &entry.what) {
             (Some(name), What::Changed(Change::Service(before), _)) => wanted(name, Some(before)),
             (Some(name), _) => wanted(name, store.service(name)),
-            (None, _) => false,
+            (None, _) => others,
         };
         let selected = entries.entries.iter().filter(is_wanted).cloned();
         (entries.since.unwrap_or_default(), selected.collect())
-    }
-
-    /// Returns how far back the history reaches, and all entries, the oldest first.
-    #[must_use]
-    pub fn all(&self) -> (Time, Vec<Arc<Entry>>) {
-        let entries = self.lock();
-        (entries.since.unwrap_or_default(), entries.entries.iter().cloned().collect())
     }
 }
 
@@ -154,6 +149,10 @@ mod tests {
 
     use super::*;
 
+    fn all(history: &History) -> (Time, Vec<Arc<Entry>>) {
+        history.of(&Store::new(), true, |_, _| true)
+    }
+
     #[test]
     fn memory_is_bounded_and_what_is_lost_is_said() {
         let (history, snapshot) = (History::default(), Snapshot::default());
@@ -163,14 +162,14 @@ mod tests {
             ChangeBatch::new(vec![before], start.checked_sub(Duration::from_secs(seconds)).unwrap())
         };
         history.synced(&[batch(100)], false, &snapshot);
-        let (since, first) = history.all();
+        let (since, first) = all(&history);
         assert_eq!(first.len(), 1);
         for _ in 0..LIMIT / ENTRY {
             history.synced(&[batch(50)], false, &snapshot);
         }
-        let (later, entries) = history.all();
+        let (later, entries) = all(&history);
         assert!(later >= since && entries.len() * 2 * ENTRY <= LIMIT, "{}", entries.len());
         history.synced(&[], true, &snapshot);
-        assert!(history.all().0 >= later && history.all().1.is_empty());
+        assert!(all(&history).0 >= later && all(&history).1.is_empty());
     }
 }

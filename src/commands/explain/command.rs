@@ -10,7 +10,7 @@ use shunt_core::plan::FrontendKey;
 use super::report::ServiceExplanation;
 use super::source::{assumed_packet, packet_from_namespace};
 use super::{Explanation, Facts, Subject, explain as explain_packet, first_packet, of_service};
-use crate::agent::{Failure, kernel_errors, netns};
+use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Destination, Explain, Probes, service_port};
 use crate::commands::history;
 use crate::commands::objects::{place, settled};
@@ -40,7 +40,7 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
                 ServiceExplanation { frontends: only.into_iter().collect(), ..Default::default() }
             }
         };
-        explanation.changes = history::latest(&objects);
+        explanation.changes = history::lines(&objects);
         let differs =
             explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers));
         // The number of syncs does not matter: they concern other objects, too.
@@ -81,8 +81,8 @@ impl Asked<'_> {
             let packet = assumed_packet(self.arguments.from, node, to);
             return Ok(explain_packet(&packet, subject, None, &Facts::default()));
         }
-        let namespace = self.arguments.netns.as_deref().map(netns::path);
-        let packet = match &namespace {
+        let namespace = self.arguments.netns.as_deref();
+        let packet = match namespace {
             Some(namespace) => packet_from_namespace(namespace, self.arguments.from, to)?,
             None => first_packet(self.arguments.from, to)?,
         };
@@ -94,7 +94,7 @@ impl Asked<'_> {
         let mark = context.options.masquerade_mark();
         let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
-            facts.probe(&packet, namespace.as_deref(), which == Probes::All)?;
+            facts.probe(&packet, namespace, which == Probes::All)?;
         }
         Ok(explain_packet(&packet, subject, Some(&way), &facts))
     }

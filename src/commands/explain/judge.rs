@@ -19,7 +19,7 @@ use crate::serve::status::Status;
 const LATE: f64 = 2.0;
 
 /// What the way of a packet may depend on.
-pub(super) const INTERFACE: &str =
+const INTERFACE: &str =
     "the interface on which the packet arrives is unknown; this assumes that it is not a pod's";
 
 /// What becomes of a new connection.

@@ -10,7 +10,7 @@ use shunt_core::explain::{
 
 use super::Probe;
 use super::facts::{EndpointFacts, Facts};
-use super::judge::{INTERFACE, Judgement, Verdict};
+use super::judge::{Judgement, Verdict};
 use super::others::Passing;
 use crate::commands::history::Line;
 use crate::commands::objects::{kind_word, place};
@@ -131,7 +131,7 @@ impl Explanation {
             End::Translated { choices, pools: None, .. } => choices.first(),
             _ => None,
         };
-        let mut explanation = Explanation {
+        Explanation {
             verdict,
             summary: String::new(),
             packet: packet.clone(),
@@ -157,11 +157,7 @@ impl Explanation {
             changes: Vec::new(),
             unknown: facts.unknown.clone(),
             from_kernel,
-        };
-        if way.assumes_interface && from_kernel {
-            explanation.unknown.push(INTERFACE.to_owned());
         }
-        explanation
     }
 
     /// Replaces the finding that the kernel differs from the plan: the objects changed meanwhile.

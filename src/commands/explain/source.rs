@@ -1,16 +1,14 @@
 //! The client of a connection: where its packets come from.
 
-use std::fs::File;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use nfnetlink::route::{Link, Route, RouteAnswer, RouteKind, RouteQuery, links, route_to};
-use nix::sched::{CloneFlags, setns};
 use shunt_core::explain::Packet;
 use shunt_core::model::Family;
 
+use crate::agent::netns;
 use crate::commands::args::Destination;
 
 const UNREAD: &str = "cannot read routes and interfaces";
@@ -119,17 +117,10 @@ fn source_for(what: &str, to: IpAddr) -> Result<IpAddr> {
 /// # Errors
 /// If it cannot be entered.
 pub(super) fn within<T: Send>(path: &Path, then: impl FnOnce() -> T + Send) -> Result<T> {
-    let run = || -> io::Result<T> {
-        setns(File::open(path)?, CloneFlags::CLONE_NEWNET)?;
+    let run = || -> Result<T> {
+        netns::enter(Some(path))?;
         Ok(then())
     };
     let result = std::thread::scope(|scope| scope.spawn(run).join());
-    let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    result.with_context(|| {
-        format!(
-            "cannot enter the network namespace {}; write a process ID, a name of ip netns or a \
-             path, and run this with CAP_SYS_ADMIN",
-            path.display()
-        )
-    })
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
-use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, Source, rate};
+use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, rate};
 use crate::serve::status::{Problem, now};
 
 /// What only the objects tell.
@@ -59,7 +59,7 @@ pub(super) fn picture_of_kernel(
         taken: now(),
         node: String::new(),
         zone: None,
-        source: Source::Kernel,
+        source: "kernel",
         revision: None,
         problems,
         states: BTreeMap::new(),

@@ -37,8 +37,8 @@ struct Picture {
     node: String,
     /// The zone of the node.
     zone: Option<String>,
-    /// The source of the objects.
-    source: Source,
+    /// The source of the objects: `agent`, `manifests` without a kernel, or `kernel` without an agent.
+    source: &'static str,
     /// The number of syncs that the agent has applied.
     revision: Option<u64>,
     /// Problems of the agent, and why the kernel's state is unknown.
@@ -52,18 +52,6 @@ struct Picture {
     /// True if a Service is asked for by its name.
     #[serde(skip)]
     detailed: bool,
-}
-
-/// The source of the objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-enum Source {
-    /// The running agent.
-    Agent,
-    /// Manifests; nothing is known about a kernel.
-    Manifests,
-    /// The kernel's tables: no agent runs.
-    Kernel,
 }
 
 /// A Service.

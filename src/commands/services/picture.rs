@@ -7,7 +7,7 @@ use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, wh
 use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
 use shunt_core::plan::{self, FrontendKey, FrontendKind, LoopbackNodePorts, SourceRange};
 
-use super::{Frontend, Ignored, Picture, Service, ShortCircuit, Source};
+use super::{Frontend, Ignored, Picture, Service, ShortCircuit};
 use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
 use crate::dataplane::{Verdict, Verdicts};
@@ -84,7 +84,7 @@ pub(super) fn picture(
         taken: now(),
         node: locality.node.to_owned(),
         zone: locality.zone.map(str::to_owned),
-        source: if agent.is_some() { Source::Agent } else { Source::Manifests },
+        source: if agent.is_some() { "agent" } else { "manifests" },
         revision: agent.map(|agent| agent.excerpt.revision),
         problems,
         states: BTreeMap::new(),

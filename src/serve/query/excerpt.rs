@@ -13,7 +13,7 @@ use crate::serve::history::{Entry, History};
 use crate::serve::status::Time;
 
 /// The number of entries of a history that comes with objects of a Service or an address.
-const LATEST: usize = 10;
+const LATEST: usize = 3;
 
 /// A part of the agent's objects: the changes that rebuild it in an empty store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -94,10 +94,10 @@ impl Excerpt {
                 name == wanted || both.is_some_and(|(one, other)| may_conflict(one, other))
             }
         };
-        let (since, mut entries) = match (selection, whole_history) {
-            (Selection::All, true) => history.all(),
-            (Selection::Nothing | Selection::All, false) => (Time::default(), Vec::new()),
-            _ => history.of(store, wanted),
+        let is_all = *selection == Selection::All;
+        let (since, mut entries) = match is_all && !whole_history {
+            true => (Time::default(), Vec::new()),
+            false => history.of(store, is_all, wanted),
         };
         if !whole_history {
             entries.drain(..entries.len().saturating_sub(LATEST));
