@@ -8,7 +8,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 use super::kernel_errors::{explain, not_allowed};
-use crate::serve::presence::{Peer, Presence, connect_to_agent};
+use crate::serve::presence::{Presence, connect_to_agent, name_of};
 
 /// The pause between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ pub(super) fn hold() -> anyhow::Result<Presence> {
 fn other() -> String {
     match connect_to_agent(CONNECT_TIMEOUT) {
         Ok(Some((_, agent))) => {
-            let process = Peer::name(agent.process);
+            let process = name_of(agent);
             format!("another shunt ({process}) programs this network namespace")
         }
         _ => "another shunt programs this network namespace".to_owned(),

@@ -6,7 +6,7 @@ use nfnetlink::nft::Socket;
 
 use super::{Facts, Judgement, ok, some_of, warn};
 use crate::dataplane::kube_proxy::{self, Found};
-use crate::serve::presence::{Peer, connect_to_agent};
+use crate::serve::presence::{connect_to_agent, name_of};
 
 /// How long a running agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -46,7 +46,7 @@ const PLUGINS: [(&str, &str, &str); 5] = [
 pub(super) fn find_agent() -> Result<Option<i32>, String> {
     let agent = connect_to_agent(CONNECT_TIMEOUT)
         .map_err(|it| format!("cannot check for another shunt: {it}"));
-    Ok(agent?.map(|(_, agent)| agent.process))
+    Ok(agent?.map(|(_, process)| process))
 }
 
 /// Looks for kube-proxy.
@@ -75,7 +75,7 @@ pub(super) fn agent(facts: &Facts<'_>) -> Judgement {
     match facts.agent.as_ref()? {
         None => ok("no other shunt runs in this network namespace"),
         Some(process) => {
-            let process = Peer::name(*process);
+            let process = name_of(*process);
             warn(
                 format!("another shunt ({process}) programs this network namespace"),
                 "nothing to do for an update; otherwise stop it: a second one waits until it ends",

@@ -27,7 +27,6 @@ use nix::sys::socket::{
     setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
-use nix::unistd::Uid;
 
 /// The first port number of the lock. The kernel itself assigns process numbers, and numbers near
 /// the largest.
@@ -131,38 +130,12 @@ fn holders() -> io::Result<Vec<u32>> {
     Ok(sockets.filter(|(_, groups)| groups & HOLDER != 0).map(|(port, _)| port).collect())
 }
 
-/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// The process ID, or 0 if it is not visible here.
-    pub process: i32,
-    /// The effective user when the connection was made.
-    pub user: Uid,
-}
-
-impl Peer {
-    /// Returns the process at the other end of `stream`.
-    ///
-    /// # Errors
-    /// If the kernel does not name it.
-    pub fn of(stream: &UnixStream) -> io::Result<Peer> {
-        let peer = getsockopt(stream, PeerCredentials)?;
-        Ok(Peer { process: peer.pid(), user: Uid::from_raw(peer.uid()) })
-    }
-
-    /// Names the process for a message.
-    #[must_use]
-    pub fn name(process: i32) -> String {
-        match process {
-            0 => "in another container or PID namespace".to_owned(),
-            process => format!("process {process}"),
-        }
-    }
-
-    /// Returns true if that user may run an agent here, or ask one.
-    #[must_use]
-    pub fn is_trusted(self) -> bool {
-        self.user.is_root() || self.user == Uid::effective()
+/// Names a process, of which 0 is not visible here, for a message.
+#[must_use]
+pub fn name_of(process: i32) -> String {
+    match process {
+        0 => "in another container or PID namespace".to_owned(),
+        process => format!("process {process}"),
     }
 }
 
@@ -200,7 +173,7 @@ impl Proof {
     ///
     /// # Errors
     /// If the kernel refuses the listing or the connection.
-    pub fn connect(&self, patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+    pub fn connect(&self, patience: Duration) -> io::Result<Option<(UnixStream, i32)>> {
         connect_from(self.socket.try_clone()?, patience)
     }
 }
@@ -225,12 +198,13 @@ fn proof_name(number: u32) -> nix::Result<UnixAddr> {
     UnixAddr::new_abstract(format!("shunt/client/{number:08x}").as_bytes())
 }
 
-/// Connects to the agent in this thread's network namespace. Returns the connection and the agent;
-/// `None` without an agent. Fails after the timeout if the agent does not accept.
+/// Connects to the agent in this thread's network namespace: only a process with CAP_NET_ADMIN has a
+/// port number of agents. Returns the connection and the agent's process ID, 0 if it is not visible here
+/// (`SO_PEERCRED`); `None` without an agent. Fails after the timeout if the agent does not accept.
 ///
 /// # Errors
 /// If the kernel refuses the listing or the connection.
-pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i32)>> {
     connect_from(unnamed()?, patience)
 }
 
@@ -238,15 +212,14 @@ fn unnamed() -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
 }
 
-fn connect_from(socket: OwnedFd, patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+fn connect_from(socket: OwnedFd, patience: Duration) -> io::Result<Option<(UnixStream, i32)>> {
     let seconds = patience.as_secs().try_into().unwrap_or(i64::MAX);
     setsockopt(&socket, SendTimeout, &TimeVal::new(seconds, patience.subsec_micros().into()))?;
     for port in holders()? {
         match connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?) {
             Ok(()) => {
-                let stream = UnixStream::from(socket);
-                let peer = Peer::of(&stream)?;
-                return Ok(Some((stream, peer)));
+                let process = getsockopt(&socket, PeerCredentials)?.pid();
+                return Ok(Some((UnixStream::from(socket), process)));
             }
             // The agent is ending, or serves no status.
             Err(Errno::ECONNREFUSED) => {}
