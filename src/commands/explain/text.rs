@@ -17,14 +17,8 @@ const MAX_ENDPOINTS: usize = 20;
 
 impl Display for Verdict {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Delivered => "DELIVERED",
-            Verdict::Partial => "PARTIAL",
-            Verdict::Refused => "REFUSED",
-            Verdict::Dropped => "DROPPED",
-            Verdict::NotAService => "NOT A SERVICE",
-            Verdict::Unknown => "UNKNOWN",
-        })
+        let word = serde_json::to_value(self).unwrap_or_default();
+        f.write_str(&word.as_str().unwrap_or_default().replace('-', " ").to_uppercase())
     }
 }
 
