@@ -154,8 +154,9 @@ impl Facts {
         // The choice is random: so many find each endpoint almost certainly.
         let attempts = if all { 20 + 10 * self.endpoints.len() } else { 1 };
         for _ in 0..attempts {
-            let is_endpoint = self.learn(Probe::send(packet, namespace)?);
-            if !is_endpoint || self.endpoints.iter().all(|it| it.probe.is_some()) {
+            let asked = |to| self.endpoints.iter().any(|it| it.probe.is_some() && it.is_at(to));
+            let probe = Probe::send(packet, namespace, asked)?;
+            if !self.learn(probe) || self.endpoints.iter().all(|it| it.probe.is_some()) {
                 break;
             }
         }
@@ -166,6 +167,12 @@ impl Facts {
     fn learn(&mut self, probe: Probe) -> bool {
         self.probe.get_or_insert_with(|| probe.clone());
         let Some(trace) = &probe.trace else { return false };
+        let at = |it: &&mut EndpointFacts| trace.backend.is_some_and(|to| it.is_at(to));
+        let endpoint = self.endpoints.iter_mut().find(at);
+        // Its first packet counts: the client does not wait for others.
+        if endpoint.as_ref().is_some_and(|it| it.probe.is_some()) {
+            return true;
+        }
         let end = trace.steps.last().filter(|step| step.verdict == "drop");
         let by = || trace.by.clone().unwrap_or_default();
         let passing = match end {
@@ -175,11 +182,6 @@ impl Facts {
             Some(_) => Passing::Drops(by()),
             None => Passing::Passes,
         };
-        let at = |it: &&mut EndpointFacts| {
-            let Backend { address, port } = it.backend;
-            trace.backend == Some(SocketAddr::new(address, port))
-        };
-        let endpoint = self.endpoints.iter_mut().find(at);
         if let Some(endpoint) = endpoint {
             self.before = Passing::Passes;
             endpoint.others = passing;
@@ -190,6 +192,12 @@ impl Facts {
             self.before = passing;
         }
         false
+    }
+}
+
+impl EndpointFacts {
+    fn is_at(&self, to: SocketAddr) -> bool {
+        self.backend == Backend { address: to.ip(), port: to.port() }
     }
 }
 

@@ -30,6 +30,8 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 const REPETITION: Duration = Duration::from_secs(1);
 /// How long it waits for an answer to a datagram, which may need none.
 const UDP_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a packet takes to its endpoint at most, as far as this node sees it.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -70,11 +72,16 @@ pub enum Outcome {
 }
 
 impl Probe {
-    /// Sends the packet, follows it, and waits for what comes back.
+    /// Sends the packet, follows it, and waits for what comes back; only for a moment if it has gone to
+    /// an endpoint that `was_asked` before.
     ///
     /// # Errors
     /// If the packet cannot be sent from there, or the kernel does not trace it.
-    pub fn send(packet: &Packet, namespace: Option<&Path>) -> anyhow::Result<Probe> {
+    pub fn send(
+        packet: &Packet,
+        namespace: Option<&Path>,
+        was_asked: impl Fn(SocketAddr) -> bool,
+    ) -> anyhow::Result<Probe> {
         let protocol =
             Protocol::from_number(packet.protocol).context("a probe needs TCP, UDP or SCTP")?;
         let from = SocketAddr::new(packet.source, 0);
@@ -97,9 +104,10 @@ impl Probe {
         let own = socket.local_addr()?;
         let target = trace::Target { to, protocol, from: Some(own), count: 1 };
         let traced = |error| kernel_errors::explain(error).context("cannot trace the probe");
-        let tracer = Tracer::begin(target).map_err(traced)?;
+        let mut tracer = Tracer::begin(target).map_err(traced)?;
         let start = Instant::now();
-        let outcome = attempt(&socket, protocol, to);
+        let is_repeated = || tracer.destination().ok().flatten().is_some_and(&was_asked);
+        let outcome = attempt(&socket, protocol, to, is_repeated);
         let took = start.elapsed();
         let outcome = match outcome.context("cannot send the probe")? {
             // The kernel may have chosen another endpoint for the repeated SYN.
@@ -144,11 +152,20 @@ fn open(protocol: Protocol, from: SocketAddr) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(socket))
 }
 
-fn attempt(socket: &UdpSocket, protocol: Protocol, to: SocketAddr) -> io::Result<Outcome> {
+/// Makes the attempt, which has no answer if `is_repeated` after a moment.
+fn attempt(
+    socket: &UdpSocket,
+    protocol: Protocol,
+    to: SocketAddr,
+    mut is_repeated: impl FnMut() -> bool,
+) -> io::Result<Outcome> {
     let is_datagram = protocol == Protocol::Udp;
     let timeout = if is_datagram { UDP_TIMEOUT } else { TCP_TIMEOUT };
+    let mut comes = |event| -> io::Result<bool> {
+        Ok(wait(socket, event, MOMENT)? || (!is_repeated() && wait(socket, event, timeout)?))
+    };
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
-        Err(Errno::EINPROGRESS) if !wait(socket, PollFlags::POLLOUT, timeout)? => {
+        Err(Errno::EINPROGRESS) if !comes(PollFlags::POLLOUT)? => {
             return Ok(Outcome::NoAnswer);
         }
         Ok(()) | Err(Errno::EINPROGRESS) => {}
@@ -157,7 +174,7 @@ fn attempt(socket: &UdpSocket, protocol: Protocol, to: SocketAddr) -> io::Result
     let mut failure = socket.take_error()?;
     if is_datagram && failure.is_none() {
         failure = match socket.send(&[]) {
-            Ok(_) if !wait(socket, PollFlags::POLLIN, timeout)? => return Ok(Outcome::NoAnswer),
+            Ok(_) if !comes(PollFlags::POLLIN)? => return Ok(Outcome::NoAnswer),
             Ok(_) => socket.take_error()?,
             Err(error) => Some(error),
         };

@@ -1,5 +1,6 @@
 //! The loop of the command: events in, reports out, until the count or the time is reached.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,12 @@ impl Tracer {
         let finished = self.packets.finished(now).into_iter();
         let report = |(packet, outcome)| Ok(Words::read(&self.target)?.report(&packet, &outcome));
         finished.map(report).collect()
+    }
+
+    /// Returns where the packet has been sent so far.
+    pub(in crate::commands) fn destination(&mut self) -> Result<Option<SocketAddr>, Error> {
+        self.take()?;
+        Ok(self.packets.destination())
     }
 
     /// Returns what became of the packet, whose client waits no longer; `None` if the kernel told

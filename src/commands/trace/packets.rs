@@ -1,5 +1,6 @@
 //! The way of each traced packet, from the events of the kernel. Time comes in as an argument.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
@@ -141,6 +142,11 @@ impl Packets {
     pub(super) fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
         let done = self.0.extract_if(.., |packet| packet.outcome(now).is_some());
         done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
+    }
+
+    /// Returns where the first packet was sent, as it was seen last.
+    pub(super) fn destination(&self) -> Option<SocketAddr> {
+        Some(self.0.first()?.last.destination)
     }
 
     /// Returns when the next outcome is known if nothing else happens.
