@@ -74,11 +74,6 @@ impl TakenPort {
         }
     }
 
-    fn places(&self) -> String {
-        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        addresses.join(", ")
-    }
-
     /// Returns what to do. For a process that is not visible, first the command that finds it.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -100,13 +95,14 @@ impl TakenPort {
 impl fmt::Display for TakenPort {
     /// Writes what happens as a sentence, without what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TakenPort { protocol, port, service, .. } = self;
+        let TakenPort { protocol, port, service, addresses, .. } = self;
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         write!(
             f,
             "{} on {}, {protocol} node port {port} of Service {service}; packets to this port of the \
              node go to the Service, not to the process",
             self.subject(),
-            self.places()
+            addresses.join(", ")
         )
     }
 }
