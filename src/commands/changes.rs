@@ -11,6 +11,7 @@ use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 use super::with::Examples;
 use crate::dataplane::bytes_between;
 use crate::serve::{escape, status};
+use crate::taken_ports::{NodePorts, Report, TakenPort};
 
 /// What changes on this node.
 #[derive(Debug, Serialize)]
@@ -20,6 +21,8 @@ pub(super) struct Changes {
     frontends: Vec<Changed>,
     /// New conflicts.
     conflicts: Vec<status::Conflict>,
+    /// New node ports on which processes listen.
+    taken_node_ports: Report,
     /// The number of elements in the tables, now and then.
     elements: [usize; 2],
     /// The size of the transaction, without new rules, in bytes.
@@ -76,9 +79,22 @@ impl Changes {
         Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
             conflicts: conflicts.map(|it| (&it).into()).collect(),
+            taken_node_ports: Report::default(),
             elements: [count(now), count(then)],
             bytes: bytes_between(now, then),
         }
+    }
+
+    /// Notes the processes that listen on new node ports of this node.
+    pub(super) fn look_for_taken(&mut self, now: &Desired, then: &Desired) {
+        let Some(context) = then.node_context() else { return };
+        let addresses = context.own_node_port_addresses();
+        let is_new = |key: &FrontendKey| {
+            matches!(key, FrontendKey::NodePort(..)) && now.frontend(*key).is_none()
+        };
+        let keys = then.frontends().into_keys().filter(is_new);
+        let ports = keys.filter_map(|key| Some((key, then.service_of(key)?.clone())));
+        self.taken_node_ports = Report::of_now(&NodePorts(ports.collect()), &addresses);
     }
 
     /// Returns true if new connections fail that succeed now.
@@ -147,7 +163,7 @@ fn endpoints(frontend: Option<&Frontend>) -> BTreeSet<SocketAddr> {
 
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Changes { frontends, conflicts, elements: [now, then], bytes } = self;
+        let Changes { frontends, conflicts, taken_node_ports, elements: [now, then], bytes } = self;
         if frontends.is_empty() {
             writeln!(f, "nothing changes on this node")?;
         } else {
@@ -168,6 +184,13 @@ impl fmt::Display for Changes {
                 "\nconflict: Service {loser} does not get {frontend}, which belongs to Service \
                  {winner}: {reason}"
             )?;
+        }
+        if let Some(trouble) = &taken_node_ports.trouble {
+            writeln!(f, "\ncannot look for processes on node ports: {trouble}")?;
+        }
+        for taken in &taken_node_ports.ports {
+            let TakenPort { service, port, protocol, .. } = taken;
+            writeln!(f, "\nnode port {port}/{protocol} of {service} is taken: {}", taken.remedy())?;
         }
         Ok(())
     }

@@ -73,7 +73,11 @@ fn with_files(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure
     let (_, now) = objects.planned();
     let examples = with::apply(&arguments.objects.with, &mut objects)?;
     let (_, then) = objects.planned();
-    written(arguments, &Changes::new(&now, &then, &examples))
+    let mut changes = Changes::new(&now, &then, &examples);
+    if reader.is_agent() {
+        changes.look_for_taken(&now, &then);
+    }
+    written(arguments, &changes)
 }
 
 /// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code.

@@ -12,7 +12,7 @@ const LOOPBACK: u32 = 1;
 
 /// The node ports in use, each with its Service: of two that claim one, the Service that has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodePorts(pub(super) BTreeMap<FrontendKey, ObjectName>);
+pub struct NodePorts(pub(crate) BTreeMap<FrontendKey, ObjectName>);
 
 impl NodePorts {
     /// Returns the node ports of all Services.
