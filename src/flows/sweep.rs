@@ -102,7 +102,7 @@ fn serves(flow: &Flow, entry: &Connection) -> bool {
 pub(super) mod tests {
     use std::net::SocketAddr;
 
-    use nfnetlink::conntrack::{Status, Tuple};
+    use nfnetlink::conntrack::Tuple;
 
     use super::*;
 
@@ -118,14 +118,7 @@ pub(super) mod tests {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Connection {
-            protocol,
-            original,
-            reply,
-            status: Status::SEEN_REPLY,
-            zone: 0,
-            id: [0, 0, 0, 1],
-        }
+        Connection { protocol, original, reply, answered: true, zone: 0, id: [0, 0, 0, 1] }
     }
 
     fn backends(list: &[&str]) -> Flow {

@@ -215,7 +215,7 @@ fn conntrack(packet: &Packet, endpoints: &mut [EndpointFacts]) -> Result<Usage, 
             let (address, port) = (connection.reply.source.ip(), connection.reply.source.port());
             let is_it = |it: &EndpointFacts| it.backend == Backend { address, port };
             let Some(place) = endpoints.iter().position(is_it) else { return };
-            if connection.is_unanswered() {
+            if !connection.answered {
                 endpoints[place].unanswered += 1;
                 unanswered.push((place, connection));
             } else {
@@ -232,7 +232,7 @@ fn conntrack(packet: &Packet, endpoints: &mut [EndpointFacts]) -> Result<Usage, 
         for (place, connection) in unanswered {
             let again = conntrack.get(connection.protocol, &connection.original)?;
             // An entry that is gone has timed out, or the endpoint has refused.
-            let still = again.is_none_or(|it| it.is_unanswered() && it.reply == connection.reply);
+            let still = again.is_none_or(|it| !it.answered && it.reply == connection.reply);
             endpoints[place].waiting += usize::from(still);
         }
     }

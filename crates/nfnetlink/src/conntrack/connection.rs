@@ -12,6 +12,9 @@ use super::uapi::{
     CTA_ZONE,
 };
 
+/// `IPS_SEEN_REPLY`.
+const SEEN_REPLY: u32 = 1 << 1;
+
 /// One direction of a flow, with the addresses at the hook where connection tracking first sees its
 /// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,32 +36,13 @@ pub struct Connection {
     /// The direction of the replies: their source is the address that NAT redirected the client to,
     /// their destination the address that NAT gave the client.
     pub reply: Tuple,
-    /// The status bits.
-    pub status: Status,
+    /// The kernel has seen packets in both directions (`IPS_SEEN_REPLY`).
+    pub answered: bool,
     /// The zone; 0 is the default one. A virtual switch or a rule (`ct zone set`) puts entries into
     /// others.
     pub zone: u16,
     /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
     pub id: [u8; 4],
-}
-
-/// The status bits of an entry (`IPS_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Status(pub u32);
-
-impl Status {
-    /// The kernel has seen packets in both directions.
-    pub const SEEN_REPLY: Status = Status(1 << 1);
-    /// The kernel keeps the entry even if the table is full.
-    pub const ASSURED: Status = Status(1 << 2);
-    /// NAT changed the destination of the original direction.
-    pub const DST_NAT: Status = Status(1 << 5);
-
-    /// Returns true if all these bits are set.
-    #[must_use]
-    pub fn has(self, bits: Status) -> bool {
-        self.0 & bits.0 == bits.0
-    }
 }
 
 impl Connection {
@@ -75,7 +59,7 @@ impl Connection {
             protocol,
             original: original_tuple,
             reply: parse_tuple(&reply)?.1,
-            status: Status(attrs.be32(CTA_STATUS).unwrap_or(0)),
+            answered: attrs.be32(CTA_STATUS).unwrap_or(0) & SEEN_REPLY != 0,
             zone: zone.unwrap_or(0),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
         })
@@ -92,19 +76,6 @@ impl Connection {
     pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
         put_tuple(body, CTA_TUPLE_REPLY, self.protocol, &self.reply);
         put(body, CTA_ID, &self.id);
-    }
-
-    /// Returns true if NAT changed the destination, so that the packets do not go where the client
-    /// sends them.
-    #[must_use]
-    pub fn is_translated(&self) -> bool {
-        self.reply.source != self.original.destination
-    }
-
-    /// Returns true if no packet has come back.
-    #[must_use]
-    pub fn is_unanswered(&self) -> bool {
-        !self.status.has(Status::SEEN_REPLY)
     }
 }
 

@@ -5,7 +5,7 @@ mod uapi;
 
 use nix::errno::Errno;
 
-pub use connection::{Connection, Destination, Status, Tuple, Usage};
+pub use connection::{Connection, Destination, Tuple, Usage};
 
 use crate::message::put_netfilter_header;
 use crate::socket::{Bus, Request, Socket};
@@ -59,21 +59,9 @@ impl Conntrack {
         }
     }
 
-    /// Calls `each` with all connections of a family. Those that appear or disappear meanwhile may
-    /// be missing, or come twice.
-    ///
-    /// # Errors
-    /// As [`get`](Conntrack::get).
-    pub fn connections(
-        &mut self,
-        family: Family,
-        each: impl FnMut(Connection),
-    ) -> Result<(), Error> {
-        self.dump(family, |_| {}, each)
-    }
-
-    /// Calls `each` with the connections of a family whose clients send to a destination. The kernel
-    /// walks its whole table, and loads connection tracking if necessary.
+    /// Calls `each` with the connections of a family whose clients send to a destination. Those that
+    /// appear or disappear meanwhile may be missing, or come twice. The kernel walks its whole table, and
+    /// loads connection tracking if necessary.
     ///
     /// # Errors
     /// As [`get`](Conntrack::get).
@@ -83,11 +71,14 @@ impl Conntrack {
         destination: &Destination,
         mut each: impl FnMut(Connection),
     ) -> Result<(), Error> {
-        let filter = |body: &mut Vec<u8>| destination.put(body);
-        self.dump(family, filter, |connection| {
-            if destination.is_of(&connection) {
-                each(connection);
-            }
+        let list = Request::dump("list entries of connection tracking", kind(IPCTNL_MSG_CT_GET));
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family.number(), 0);
+            destination.put(body);
+        };
+        self.socket.request(list, body, |message| {
+            let connection = Connection::parse(&message.attrs());
+            connection.filter(|it| destination.is_of(it)).into_iter().for_each(&mut each);
         })
     }
 
@@ -109,22 +100,6 @@ impl Conntrack {
             usage.limit = attrs.be32(CTA_STATS_GLOBAL_MAX_ENTRIES);
         })?;
         Ok(usage)
-    }
-
-    fn dump(
-        &mut self,
-        family: Family,
-        filter: impl FnOnce(&mut Vec<u8>),
-        mut each: impl FnMut(Connection),
-    ) -> Result<(), Error> {
-        let list = Request::dump("list entries of connection tracking", kind(IPCTNL_MSG_CT_GET));
-        let body = |body: &mut Vec<u8>| {
-            put_netfilter_header(body, family.number(), 0);
-            filter(body);
-        };
-        self.socket.request(list, body, |message| {
-            Connection::parse(&message.attrs()).into_iter().for_each(&mut each);
-        })
     }
 
     /// Deletes entries and returns the number of deleted ones. Calls `refused` for each one that
