@@ -15,6 +15,9 @@ use super::{Error, Sweep};
 /// 100 000. With four ports, they are never faster.
 const MAX_FILTERED_DUMPS: usize = 2;
 
+/// How long a process of the node takes for an answer, usually.
+const ANSWER: Duration = Duration::from_millis(50);
+
 /// The result of a sweep of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
@@ -85,10 +88,22 @@ impl Conntrack {
         }
         stale.retain(|entry| !is_permitted(entry));
         let mut refused = None;
-        let deleted = self.0.delete(&stale, |errno| {
+        let mut note = |errno| {
             let (count, _) = refused.unwrap_or((0, errno));
             refused = Some((count + 1, errno));
-        })?;
+        };
+        let mut deleted = self.0.delete(&stale, &mut note)?;
+        // A process of the node may still answer on the port that became a frontend's. Its answer makes an
+        // entry, for which the client's next packets are answers: they would never meet the rules.
+        stale.retain(|entry| entry.reply.source == entry.original.destination);
+        if !stale.is_empty() {
+            std::thread::sleep(ANSWER);
+            let mut reversed = Vec::new();
+            for entry in stale {
+                reversed.extend(self.0.get(entry.protocol, &entry.reply)?);
+            }
+            deleted += self.0.delete(&reversed, &mut note)?;
+        }
         Ok(Report { family, listed, deleted, refused, took: started.elapsed() })
     }
 }

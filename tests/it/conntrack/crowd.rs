@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
+use nfnetlink::conntrack::{self, Tuple};
 use shunt::flows::{Conntrack, Report, Sweep};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{self, Flows, FrontendKey};
@@ -165,4 +166,36 @@ fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
     assert_eq!(crowd.count(Family::V4)?, (left, 0));
     assert_eq!(crowd.count(Family::V6)?, (left, crowd.flows / 2));
     Ok(())
+}
+
+/// A process of the node answers on an address that has just become a frontend's. Its answer makes an
+/// entry, for which the client's next packets are answers.
+#[test]
+fn late_answer_of_the_node_keeps_no_client() -> Result<()> {
+    let ns = Netns::new()?;
+    ns.ip("link set lo up\nroute add local 10.96.0.0/16 dev lo")?;
+    ns.nft("table ip t { chain c { type filter hook output priority 0; ct state new accept; }; }")?;
+    ns.run(|| {
+        let (server, client) = (UdpSocket::bind("10.96.0.1:53")?, UdpSocket::bind("127.0.0.1:0")?);
+        let tuple = |source, destination| Tuple { source, destination };
+        let (to, from) = (server.local_addr()?, client.local_addr()?);
+        client.send_to(b"question", to)?;
+        server.recv_from(&mut [0; 8])?;
+        let answer = || -> Result<usize> {
+            let mut entries = conntrack::Conntrack::open()?;
+            while entries.get(17, &tuple(from, to))?.is_some() {}
+            Ok(server.send_to(b"answer", from)?)
+        };
+        let flows = [(frontend(Protocol::Udp, "10.96.0.1:53"), serving(&["10.244.0.1:53"]))];
+        let stale = Sweep::new(flows.into_iter().collect::<Flows>(), BTreeSet::new());
+        let report = std::thread::scope(|scope| {
+            let answers = scope.spawn(answer);
+            let report = Conntrack::open()?.sweep(Family::V4, &stale, &mut |_| false)?;
+            answers.join().expect("no panic")?;
+            Ok::<_, anyhow::Error>(report)
+        })?;
+        assert_eq!(report.deleted, 2);
+        assert_eq!(conntrack::Conntrack::open()?.get(17, &tuple(to, from))?, None);
+        Ok(())
+    })
 }
