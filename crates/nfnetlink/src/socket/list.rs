@@ -13,16 +13,19 @@ use super::Bus;
 pub fn sockets(bus: Bus) -> io::Result<BTreeMap<u32, u32>> {
     const FILE: &str = "/proc/thread-self/net/netlink";
     /// The kernel writes a page at a time and counts the sockets before it (`netlink_seq_start`). So a
-    /// reading may lack some while others close.
+    /// reading may lack some while others close, and so may the next one.
     const MOST_READINGS: usize = 20;
+    const READINGS_WITHOUT_NEWS: usize = 3;
     let mut found = BTreeMap::new();
+    let mut without_news = 0;
     for _ in 0..MOST_READINGS {
         let list = std::fs::read_to_string(FILE).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot read {FILE}: {error}"))
         })?;
         let before = found.len();
         found.extend(list.lines().filter_map(|line| parse(line, bus)));
-        if found.len() == before {
+        without_news = if found.len() == before { without_news + 1 } else { 0 };
+        if without_news == READINGS_WITHOUT_NEWS {
             break;
         }
     }
