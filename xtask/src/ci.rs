@@ -58,7 +58,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
 
 fn clippy() -> Command {
     let mut build = cargo();
-    build.args(["build", "--workspace", "--all-targets", "--profile=test", "--locked"]);
+    build.args(["build", "--all-targets", "--locked"]);
     build
 }
 

@@ -98,7 +98,7 @@ pub(crate) fn tree(built: &Path) -> Result<PathBuf> {
     let rules = stdout(command(&agent).args(["render", "--manifests", "examples/demo"]))?;
     ensure!(rules.contains("table ip shunt"), "the agent plans no rules:\n{rules}");
     // As `cargo xtask test` builds it: other features or another profile would make another build.
-    let words = ["build", "--locked", "--profile=test", "--workspace", "--example=man"];
+    let words = ["build", "--locked", "--example=man"];
     run_command(cargo().args(words))?;
     run_command(command(agent::built("debug/examples/man")?).arg(share.join("man/man1")))?;
     run_command(command("gzip").args(["-9nr"]).arg(share.join("man")))?;

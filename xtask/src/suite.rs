@@ -34,11 +34,7 @@ pub(crate) fn test(
 ) -> Result<()> {
     let mut tests = prepared(installer)?;
     // To the end: one failure hides no other.
-    tests.args(["test", "--no-fail-fast"]);
-    if !selects_package(args) {
-        tests.arg("--workspace");
-    }
-    run_recording(tests.args(args), not_run)
+    run_recording(tests.args(["test", "--no-fail-fast"]).args(args), not_run)
 }
 
 /// Run the tests in containers with the image of `cargo xtask image`. containerd needs real root; a
@@ -52,8 +48,7 @@ pub(crate) fn container(
     // Those of a run without an image.
     not_run.retain(|line| !line.contains(" of container: "));
     let mut tests = cargo();
-    // Of the workspace, as it is built already: other features would make another build.
-    tests.args(["test", "--workspace", "--test", "container", "--"]).args(args);
+    tests.args(["test", "--test", "container", "--"]).args(args);
     tests.env("SHUNT_IMAGE", repository().join(image::OUTPUT));
     run_recording(&mut tests, not_run)
 }
@@ -67,7 +62,7 @@ pub(crate) fn upgrade(
     not_run: &mut Vec<String>,
 ) -> Result<()> {
     let mut tests = prepared(installer)?;
-    tests.args(["test", "--workspace", "--test", "upgrade", "--"]).args(args);
+    tests.args(["test", "--test", "upgrade", "--"]).args(args);
     run_recording(tests.env("SHUNT_PREVIOUS", previous), not_run)
 }
 
@@ -175,14 +170,6 @@ pub(crate) fn pictures(installer: &Installer) -> Result<()> {
     run(draw.args(["run", "--package=shunt-draw", "pictures"]).arg(shunt))
 }
 
-/// True if the arguments name packages, which `--workspace` would overrule.
-fn selects_package(args: &[String]) -> bool {
-    let selectors = ["-p", "--package", "--workspace"];
-    args.iter()
-        .take_while(|arg| *arg != "--")
-        .any(|arg| selectors.iter().any(|selector| arg.starts_with(selector)))
-}
-
 fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> Result<()> {
     run(prepared(installer)?.args(subcommand).args(args))
 }
@@ -232,16 +219,6 @@ mod tests {
         let mut shown = Vec::new();
         assert_eq!(pass_on(OUTPUT.as_bytes(), &mut shown).unwrap(), ["a::b", "d (line 3)"]);
         assert_eq!(shown, OUTPUT.as_bytes());
-    }
-
-    #[test]
-    fn a_selected_package_is_seen_and_a_test_harness_option_is_not() {
-        let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert!(selects_package(&args(&["-p", "shunt"])));
-        assert!(selects_package(&args(&["--package=shunt", "name"])));
-        assert!(selects_package(&args(&["--workspace"])));
-        assert!(!selects_package(&args(&["name", "--", "-p"])));
-        assert!(!selects_package(&[]));
     }
 
     #[test]

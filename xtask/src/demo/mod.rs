@@ -51,7 +51,7 @@ const WAY: [(&str, &str); 5] = [
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[packages::BUILD, packages::NAMESPACES])?;
     // Not as it is released: people wait for it.
-    run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
+    run_command(cargo().args(["build", "--locked", "--bin", "shunt"]))?;
     let (agent, xtask) = (agent::built("debug/shunt")?, agent::built("debug/xtask")?);
     run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }

@@ -14,7 +14,7 @@ use crate::command::{cargo, stdout};
 /// current.
 pub(super) fn dependencies() -> Result<BTreeSet<String>> {
     let mut tree = cargo();
-    tree.args(["tree", "--locked", "--workspace", "--edges=normal,build,dev", "--prefix=none"]);
+    tree.args(["tree", "--locked", "--edges=normal,build,dev", "--prefix=none"]);
     let tree = stdout(tree.arg("--format={l}|{p}"))?;
     let lines = tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned());
     let lines: BTreeSet<String> = lines.filter(|line| line.contains('|')).collect();

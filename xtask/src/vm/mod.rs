@@ -376,7 +376,7 @@ fn modules() -> Result<Vec<String>> {
 fn common(results: &Path) -> Result<PathBuf> {
     // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not as it
     // is released, which takes minutes to build.
-    let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
+    let tests = built(&["test", "--no-run", "--test", "it", "--test", "scenarios"])?;
     let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
         let found = programs.iter().find(|program| program.0 == name);
