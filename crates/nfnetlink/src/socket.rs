@@ -71,11 +71,8 @@ pub struct Socket {
     send_buffer: usize,
     send_buffer_refusal: Option<Errno>,
     sequence: u32,
-    /// The request whose answer the caller reads part by part.
-    request: Request,
-    /// True if that request is a dump whose end has not been read.
+    /// True if the last request is a dump whose end has not been read.
     is_dumping: bool,
-    interrupted: bool,
     /// Allocated on first use: some sockets only reserve their port number.
     buffer: Option<Box<Buffer>>,
 }
@@ -111,9 +108,7 @@ impl Socket {
                 send_buffer: 0,
                 send_buffer_refusal: None,
                 sequence: 0,
-                request: Request { name: "", kind: 0, flags: 0 },
                 is_dumping: false,
-                interrupted: false,
                 buffer: None,
             };
             fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -173,13 +168,36 @@ impl Socket {
         mut each: impl FnMut(Message<'_>),
     ) -> Result<(), Error> {
         self.start(request, body)?;
-        loop {
-            match self.next_part(&mut each) {
-                Ok(true) => {}
-                _ if self.interrupted => return Err(Error::Interrupted),
-                result => return result.map(drop),
+        let Request { name: request, flags, .. } = request;
+        let mut interrupted = false;
+        let end = loop {
+            let received = self.receive_answers(self.sequence, |message| {
+                interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
+                match message.error_code() {
+                    None => {
+                        each(message);
+                        (flags == 0).then_some(Ok(()))
+                    }
+                    Some(0) => Some(Ok(())),
+                    Some(libc::EINTR) => {
+                        interrupted = true;
+                        Some(Ok(()))
+                    }
+                    Some(errno) => {
+                        Some(Err(Error::Request { request, errno: Errno::from_raw(errno) }))
+                    }
+                }
+            });
+            match received {
+                Ok(None) => {}
+                Ok(Some(end)) => {
+                    self.is_dumping = false;
+                    break end;
+                }
+                Err(error) => break Err(error),
             }
-        }
+        };
+        if interrupted { Err(Error::Interrupted) } else { end }
     }
 
     /// Dumps objects, and returns what `parse` makes of the messages. Repeats a dump while changes interrupt it
@@ -204,7 +222,7 @@ impl Socket {
         }
     }
 
-    /// Sends a request; [`next_part`](Socket::next_part) reads its answer.
+    /// Sends a request without reading its answer.
     ///
     /// If the last dump was not read to its end, such as after an error, this replaces the socket
     /// first, which gives it another port number: the kernel continues that dump, even where nothing
@@ -212,7 +230,7 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::Send`] or [`Error::TooLarge`] if the socket cannot send it.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         request: Request,
         body: impl FnOnce(&mut Vec<u8>),
@@ -223,37 +241,8 @@ impl Socket {
         let mut bytes = Vec::new();
         let sequence = self.next_sequence();
         message::put(&mut bytes, request.kind, request.flags, sequence, body);
-        (self.request, self.interrupted) = (request, false);
         self.is_dumping = request.flags == libc::NLM_F_DUMP as u16;
         self.send(&bytes)
-    }
-
-    /// Receives the next part of the answer and calls `each` with its messages; returns false after
-    /// the last part. Does not report whether objects changed between two parts.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the kernel's error, which ends the answer.
-    pub fn next_part(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
-        let Request { name: request, flags, .. } = self.request;
-        let mut interrupted = false;
-        let end = self.receive_answers(self.sequence, |message| {
-            interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
-            match message.error_code() {
-                None => {
-                    each(message);
-                    (flags == 0).then_some(Ok(()))
-                }
-                Some(0) => Some(Ok(())),
-                Some(libc::EINTR) => {
-                    interrupted = true;
-                    Some(Ok(()))
-                }
-                Some(errno) => Some(Err(Error::Request { request, errno: Errno::from_raw(errno) })),
-            }
-        })?;
-        self.interrupted |= interrupted;
-        self.is_dumping &= end.is_none();
-        end.map_or(Ok(true), |end| end.map(|()| false))
     }
 
     /// Sends one request per item in a single call, waits for the last result, and calls `each` with
@@ -451,7 +440,7 @@ mod tests {
                 for _ in 0..1000 {
                     socket.send(&again)?;
                 }
-                let received = socket.next_part(|_| {});
+                let received = socket.receive_answers(socket.sequence, |_| None::<()>);
                 let Err(Error::Receive(reason)) = &received else { panic!("{received:?}") };
                 assert_eq!(reason.raw_os_error(), Some(libc::ENOBUFS));
             }

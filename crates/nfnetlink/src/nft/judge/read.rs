@@ -6,10 +6,10 @@ use std::rc::Rc;
 use nix::errno::Errno;
 
 use super::packet::View;
-use super::walk::{Chain, Found, MAX_RULES, Ruleset, walk};
+use super::walk::{Found, MAX_RULES, Ruleset, walk};
 use super::{JudgedPacket, Judgement};
 use crate::attr::put_text;
-use crate::message::put_netfilter_header;
+use crate::message::{Message, put_netfilter_header};
 use crate::nft::socket::put_query;
 use crate::nft::uapi::{
     NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_FLAGS,
@@ -86,33 +86,26 @@ struct Table<'a> {
     socket: &'a mut Socket,
     family: u8,
     name: &'a str,
-    chains: HashMap<String, Rc<Chain>>,
+    chains: HashMap<String, Rc<[DumpedRule]>>,
 }
 
 impl Ruleset for Table<'_> {
     type Error = Error;
 
-    fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Error> {
-        if let Some(chain) = self.chains.get(name) {
-            return Ok(Rc::clone(chain));
+    fn chain(&mut self, name: &str) -> Result<Rc<[DumpedRule]>, Error> {
+        if let Some(rules) = self.chains.get(name) {
+            return Ok(Rc::clone(rules));
         }
-        let dumps = &mut self.socket.dumps;
-        dumps.start(Request::dump("list rules", kind(libc::NFT_MSG_GETRULE)), |body| {
+        let list = Request::dump("list rules", kind(libc::NFT_MSG_GETRULE));
+        let body = |body: &mut Vec<u8>| {
             put_netfilter_header(body, self.family, 0);
             put_text(body, NFTA_RULE_TABLE, self.name);
             put_text(body, NFTA_RULE_CHAIN, name);
-        })?;
-        let (mut rules, mut more) = (Vec::new(), true);
-        while more && rules.len() <= MAX_RULES {
-            more = dumps.next_part(|message| {
-                // Kernels that ignore the name of the chain in the request list the whole table.
-                let rule = DumpedRule::parse(&message.attrs());
-                rules.extend(rule.filter(|rule| rule.chain == name));
-            })?;
-        }
-        let chain = Rc::new(Chain { rules, complete: !more });
-        self.chains.insert(name.to_owned(), Rc::clone(&chain));
-        Ok(chain)
+        };
+        let parse = |message: Message<'_>| DumpedRule::parse(&message.attrs());
+        let rules: Rc<[DumpedRule]> = self.socket.dumps.list(list, body, parse)?.into();
+        self.chains.insert(name.to_owned(), Rc::clone(&rules));
+        Ok(rules)
     }
 
     fn set(&mut self, name: &str) -> Result<Option<DumpedSet>, Error> {

@@ -23,21 +23,13 @@ pub(super) const MAX_RULES: usize = 10_000;
 /// The deepest chain of jumps. The kernel allows 16.
 const MAX_DEPTH: usize = 32;
 
-/// The rules of a chain, in their order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Chain {
-    pub(super) rules: Vec<DumpedRule>,
-    /// False if the chain has more rules than were read.
-    pub(super) complete: bool,
-}
-
 /// The chains and sets of a table.
 pub(super) trait Ruleset {
     /// The error of a listing.
     type Error;
 
-    /// Returns the rules of a chain.
-    fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Self::Error>;
+    /// Returns the rules of a chain, in their order.
+    fn chain(&mut self, name: &str) -> Result<Rc<[DumpedRule]>, Self::Error>;
 
     /// Returns the definition of a set or map; `None` if it cannot be decoded.
     fn set(&mut self, name: &str) -> Result<Option<DumpedSet>, Self::Error>;
@@ -175,10 +167,10 @@ impl<R: Ruleset> Walk<'_, R> {
             self.unknown(end_of(name, "jump"), "the chains are nested too deeply".to_owned());
             return Ok(None);
         }
-        let chain = self.ruleset.chain(name)?;
+        let rules = self.ruleset.chain(name)?;
         let (ends, returns) = (self.ends, std::mem::take(&mut self.returns));
         let doubt = state.doubt.clone();
-        let mut returned = self.rules(name, &chain, state, depth)?;
+        let mut returned = self.rules(name, &rules, state, depth)?;
         self.returns = returns;
         if let Some(returned) = returned.as_mut().filter(|_| self.ends == ends) {
             // All ways have met again.
@@ -191,13 +183,13 @@ impl<R: Ruleset> Walk<'_, R> {
     fn rules(
         &mut self,
         name: &str,
-        chain: &Chain,
+        rules: &[DumpedRule],
         state: State,
         depth: usize,
     ) -> Result<Option<State>, R::Error> {
         let mut returned = None;
         let mut state = Some(state);
-        for rule in &chain.rules {
+        for rule in rules {
             let Some(at_rule) = state.take() else { return Ok(returned) };
             if self.left == 0 {
                 let why = format!("the packet may meet more than {MAX_RULES} rules");
@@ -215,12 +207,7 @@ impl<R: Ruleset> Walk<'_, R> {
             }
         }
         if let Some(state) = state {
-            if chain.complete {
-                join(&mut returned, state);
-            } else {
-                let why = "the chain has too many rules to read".to_owned();
-                self.unknown(end_of(name, "more rules"), why);
-            }
+            join(&mut returned, state);
         }
         Ok(returned)
     }
@@ -398,12 +385,12 @@ impl<R: Ruleset> Walk<'_, R> {
 /// Judges a packet by rules and elements that the attributes of any message have.
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
-    struct Any<'a>(Rc<Chain>, &'a Attrs<'a>);
+    struct Any<'a>(Rc<[DumpedRule]>, &'a Attrs<'a>);
 
     impl Ruleset for Any<'_> {
         type Error = std::convert::Infallible;
 
-        fn chain(&mut self, _: &str) -> Result<Rc<Chain>, Self::Error> {
+        fn chain(&mut self, _: &str) -> Result<Rc<[DumpedRule]>, Self::Error> {
             Ok(Rc::clone(&self.0))
         }
 
@@ -417,8 +404,7 @@ pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
     }
 
     let Some(rule) = DumpedRule::parse(attrs) else { return };
-    let chain = Rc::new(Chain { rules: vec![rule; 2], complete: true });
-    let _ = walk(50, &mut Any(chain, attrs), view);
+    let _ = walk(50, &mut Any(vec![rule; 2].into(), attrs), view);
 }
 
 #[cfg(test)]
@@ -433,13 +419,13 @@ mod tests {
 
     /// Chains by name, without sets.
     #[derive(Default)]
-    struct Rules(HashMap<&'static str, Chain>);
+    struct Rules(HashMap<&'static str, Rc<[DumpedRule]>>);
 
     impl Ruleset for Rules {
         type Error = Infallible;
 
-        fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Infallible> {
-            Ok(Rc::new(self.0[name].clone()))
+        fn chain(&mut self, name: &str) -> Result<Rc<[DumpedRule]>, Infallible> {
+            Ok(Rc::clone(&self.0[name]))
         }
 
         fn set(&mut self, _: &str) -> Result<Option<DumpedSet>, Infallible> {
@@ -457,8 +443,7 @@ mod tests {
             let chain = || name.to_owned();
             let rule =
                 |(handle, exprs)| DumpedRule { chain: chain(), handle, comment: None, exprs };
-            let rules = rules.map(rule).collect();
-            self.0.insert(name, Chain { rules, complete: true });
+            self.0.insert(name, rules.map(rule).collect());
             self
         }
 
@@ -573,14 +558,5 @@ mod tests {
         let rules = vec![vec![Expr::Counter]; MAX_RULES + 1];
         let (_, reason) = why(Rules::default().with("base", rules).judge());
         assert!(reason.contains("more than 10000 rules"), "{reason}");
-    }
-
-    #[test]
-    fn incomplete_chains_have_an_unknown_end() {
-        let mut rules = Rules::default().with("base", vec![vec![Expr::Counter]]);
-        if let Some(chain) = rules.0.get_mut("base") {
-            chain.complete = false;
-        }
-        assert!(why(rules.judge()).1.contains("too many rules"));
     }
 }

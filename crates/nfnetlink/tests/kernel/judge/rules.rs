@@ -261,7 +261,7 @@ fn marks_of_iptables_are_followed() -> Result<()> {
 }
 
 #[test]
-fn huge_tables_are_not_read_to_the_end() -> Result<()> {
+fn huge_chains_are_not_followed_to_the_end() -> Result<()> {
     let netns = Netns::new()?;
     let rules = "tcp sport 1 accept\n".repeat(12_000);
     netns.nft(&format!(
