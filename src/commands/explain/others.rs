@@ -1,7 +1,7 @@
 //! What the chains of other programs do with a packet, before and behind shunt's translation.
 
 use nfnetlink::nft::{
-    AttachedChain, Error, Interface, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
+    AttachedChain, Error, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
     rule_text,
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
@@ -62,7 +62,7 @@ pub(super) struct Others {
     unjudged: Option<String>,
     /// The interface of the route that the node chose before the translation. The output hook shows
     /// it behind the translation, too (`nf_hook_state.out`).
-    first_output: Option<Interface>,
+    first_output: Option<String>,
 }
 
 /// A packet on its way past chains.
@@ -101,7 +101,7 @@ impl Others {
             _ => None,
         };
         let link = links.iter().find(|link| Some(link.index) == output);
-        let first_output = link.map(|link| Interface::named(link.name.as_str()));
+        let first_output = link.map(|link| link.name.clone());
         Ok(Others { socket, chains, unjudged, first_output })
     }
 
@@ -143,7 +143,7 @@ impl Others {
         passage.packet.is_local = Some(is_local);
         let first = if is_own { "output" } else { "prerouting" };
         let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
-        passage.packet.output = output.map(Interface::named);
+        passage.packet.output = output.map(str::to_owned);
         let rest: &[&str] = match (is_own, is_local) {
             // The loopback interface brings it back as a packet that arrives.
             (true, true) => &["postrouting", "prerouting", "input"],
@@ -153,7 +153,7 @@ impl Others {
         };
         for hook in rest {
             if is_own && *hook == "prerouting" {
-                passage.packet.input = Some(Interface::named("lo"));
+                passage.packet.input = Some("lo".to_owned());
                 passage.packet.mark.value &= !mark;
                 // A masquerade has changed the source to an address that is not known here.
                 let mut chains = passage.others.chains.iter();
@@ -177,7 +177,7 @@ impl<'a> Passage<'a> {
         let mut judged = JudgedPacket::new(protocol, source, destination, port);
         // Nothing but rules that are judged here sets a mark, except for traffic control.
         judged.mark = Mark::from(0);
-        judged.input = packet.interface.as_deref().map(Interface::named);
+        judged.input = packet.interface.as_deref().map(str::to_owned);
         judged.output.clone_from(&others.first_output);
         let doubt = others.unjudged.clone().map(Passing::May);
         Passage { others, packet: judged, own_mark: 0, doubt }
@@ -200,7 +200,7 @@ impl<'a> Passage<'a> {
         self.pass(|chain| {
             chain.family == NfProto::Netdev
                 && chain.hook_name() == "ingress"
-                && chain.devices.contains(&input.name)
+                && chain.devices.contains(&input)
         })
     }
 

@@ -53,7 +53,7 @@ pub use element::{Age, ElementData, Elements};
 pub use expr::{Bitwise, Comparison, Expr, Extension, Register, Wanted};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use judge::fuzz as fuzz_judge;
-pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
+pub use judge::{JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{

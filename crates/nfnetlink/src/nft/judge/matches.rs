@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::packet::{Interface, State, Tracking, View, addresses, has_ports, octets};
+use super::packet::{State, Tracking, View, addresses, has_ports, octets};
 use super::registers::{Bits, Registers};
 use super::step::{Step, untrack};
 use super::truth::Truth;
@@ -389,17 +389,17 @@ fn set_payload(base: i32, offset: usize, bits: &Bits, view: &View<'_>, state: &m
 }
 
 /// Returns the name of an interface, padded with zeros.
-fn name(interface: Option<Option<&Interface>>) -> Bits {
+fn name(interface: Option<&str>) -> Bits {
     let Some(interface) = interface else { return Bits::unknown(NAME) };
-    let mut name = interface.map_or(Vec::new(), |it| it.name.clone().into_bytes());
+    let mut name = interface.as_bytes().to_vec();
     name.resize(NAME, 0);
     Bits::known(name)
 }
 
-/// Returns the index of an interface.
-fn index(interface: Option<Option<&Interface>>) -> Bits {
+/// Returns the index of the interface of this name.
+fn index(interface: Option<&str>) -> Bits {
     match interface {
-        Some(None) => Bits::known([0; 4]),
+        Some("") => Bits::known([0; 4]),
         _ => Bits::unknown(4),
     }
 }

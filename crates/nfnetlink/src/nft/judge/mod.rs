@@ -16,7 +16,7 @@ mod xt;
 
 use std::fmt;
 
-pub use packet::{Interface, JudgedPacket, Mark};
+pub use packet::{JudgedPacket, Mark};
 
 #[cfg(any(test, feature = "fuzz"))]
 use super::{AttachedChain, NfProto};

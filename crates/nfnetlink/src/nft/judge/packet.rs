@@ -42,12 +42,12 @@ pub struct JudgedPacket {
     pub original_port: u16,
     /// True if destination NAT has changed the destination of the connection.
     pub translated: bool,
-    /// The interface that the packet came in by; `None` if it is unknown. Not used at the output
+    /// The name of the interface that the packet came in by; `None` if it is unknown. Not used at the output
     /// hook, where packets have none, nor at the postrouting hook, where it depends on the kernel.
-    pub input: Option<Interface>,
-    /// The interface that the packet leaves by; `None` if it is unknown. Not used at the prerouting
+    pub input: Option<String>,
+    /// The name of the interface that the packet leaves by; `None` if it is unknown. Not used at the prerouting
     /// and input hooks, where packets have none.
-    pub output: Option<Interface>,
+    pub output: Option<String>,
     /// The packet mark.
     pub mark: Mark,
     /// True if the destination is an address of this node, false if it is a unicast address
@@ -81,21 +81,6 @@ impl JudgedPacket {
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(self.destination)
-    }
-}
-
-/// An interface of a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Interface {
-    /// The name. The index is unknown.
-    pub name: String,
-}
-
-impl Interface {
-    /// Makes an interface of this name.
-    #[must_use]
-    pub fn named(name: impl Into<String>) -> Interface {
-        Interface { name: name.into() }
     }
 }
 
@@ -196,27 +181,28 @@ impl<'a> View<'a> {
             && (PREROUTING..=POSTROUTING).contains(&self.chain.hook)
     }
 
-    /// Returns the interface by which the packet comes in, if there is one and that is known.
-    pub(super) fn input(&self) -> Option<Option<&'a Interface>> {
+    /// Returns the name of the interface by which the packet comes in, if it is known; without an
+    /// interface, the name is empty.
+    pub(super) fn input(&self) -> Option<&'a str> {
         if self.is_ip() && self.chain.hook == OUTPUT {
-            return Some(None);
+            return Some("");
         }
         // Linux 5.7 and later show the interface of forwarded packets behind routing, others do not.
         let is_known = !(self.is_ip() && self.chain.hook == POSTROUTING);
-        self.packet.input.as_ref().filter(|_| is_known).map(Some)
+        self.packet.input.as_deref().filter(|_| is_known)
     }
 
-    /// Returns the interface by which the packet leaves, if there is one and that is known.
-    pub(super) fn output(&self) -> Option<Option<&'a Interface>> {
+    /// Returns the name of the interface by which the packet leaves, likewise.
+    pub(super) fn output(&self) -> Option<&'a str> {
         if self.is_ip() && [PREROUTING, INPUT].contains(&self.chain.hook) {
-            return Some(None);
+            return Some("");
         }
-        self.packet.output.as_ref().map(Some)
+        self.packet.output.as_deref()
     }
 
     /// Returns true if the packet certainly comes in by another interface than the loopback one.
     fn is_from_elsewhere(&self) -> bool {
-        self.packet.input.as_ref().is_some_and(|interface| interface.name != "lo")
+        self.packet.input.as_ref().is_some_and(|name| name != "lo")
     }
 
     /// Returns true if the source is certainly the one that the client used.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use nfnetlink::nft::{Interface, JudgedPacket, Judgement, Passing, Socket};
+use nfnetlink::nft::{JudgedPacket, Judgement, Passing, Socket};
 use shunt_testbed::Netns;
 
 /// Returns the lines of a section of a text.
@@ -55,8 +55,8 @@ fn to_endpoint() -> JudgedPacket {
         original_destination: [10, 96, 0, 1].into(),
         original_port: 80,
         translated: true,
-        input: Some(Interface::named("eth0")),
-        output: Some(Interface::named("cni0")),
+        input: Some("eth0".to_owned()),
+        output: Some("cni0".to_owned()),
         is_local: Some(false),
         ..JudgedPacket::new(TCP, client, endpoint, 8080)
     }

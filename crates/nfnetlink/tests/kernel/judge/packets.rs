@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nfnetlink::nft::{AttachedChain, Interface, JudgedPacket, Judgement, Mark, Passing, Socket};
+use nfnetlink::nft::{AttachedChain, JudgedPacket, Judgement, Mark, Passing, Socket};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use shunt_testbed::{Random, Topology, seed};
@@ -239,8 +239,8 @@ impl Datagram {
             packet.translated = true;
         }
         let mut known = || random.below(5) != 0;
-        packet.input = known().then(|| Interface::named(["eth0", "veth-pod-2"][self.client]));
-        packet.output = known().then(|| Interface::named("veth-pod-1"));
+        packet.input = known().then(|| ["eth0", "veth-pod-2"][self.client].to_owned());
+        packet.output = known().then(|| "veth-pod-1".to_owned());
         packet.is_local = known().then_some(false);
         packet.mark = if known() { mark } else { Mark::UNKNOWN };
         Ok(packet)

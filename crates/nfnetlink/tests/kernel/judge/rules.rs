@@ -1,7 +1,7 @@
 //! Single rules of nft and iptables-nft.
 
 use anyhow::{Context as _, Result};
-use nfnetlink::nft::{Interface, JudgedPacket, Mark, Passing};
+use nfnetlink::nft::{JudgedPacket, Mark, Passing};
 use shunt_testbed::Netns;
 
 use super::{TCP, UDP, judged, section, short, to_endpoint};
@@ -53,7 +53,7 @@ fn matches_of_nft_are_decoded() -> Result<()> {
     let unknown = JudgedPacket { input: None, output: None, is_local: None, ..to_endpoint() };
     let direct = JudgedPacket { translated: false, ..to_endpoint() };
     // A packet from the loopback interface is tracked already.
-    let looped = JudgedPacket { input: Some(Interface::named("lo")), ..direct.clone() };
+    let looped = JudgedPacket { input: Some("lo".to_owned()), ..direct.clone() };
     let (client, endpoint) = ("2001:db8::9".parse()?, "fd00:10:244::7".parse()?);
     let v6 = JudgedPacket {
         original_destination: "fd00:10:96::1".parse()?,
@@ -179,7 +179,7 @@ fn translations_before_the_service_are_found() -> Result<()> {
         }",
     )?;
     let packet = JudgedPacket::new(TCP, [192, 0, 2, 9].into(), [10, 96, 0, 1].into(), 80);
-    let packet = JudgedPacket { input: Some(Interface::named("eth0")), ..packet };
+    let packet = JudgedPacket { input: Some("eth0".to_owned()), ..packet };
     let judged = judged(&netns, &packet)?;
     let found = |chain: &str| judged[chain].translation.as_ref().map(|place| place.what.as_str());
     assert_eq!(found("hit"), Some("dnat"));
