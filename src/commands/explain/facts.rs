@@ -265,9 +265,8 @@ fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach 
         RouteAnswer::Route(route) if route.kind == RouteKind::Unicast => {
             return by_route(&route, query, links);
         }
-        RouteAnswer::Route(route) => {
-            let kind = format!("{:?}", route.kind).to_lowercase();
-            (format!("the route to {to} is of type {kind}"), route.kind != RouteKind::Blackhole)
+        RouteAnswer::Route(_) => {
+            (format!("the route to {to} is of type broadcast, anycast or multicast"), true)
         }
         RouteAnswer::Refused(Errno::ENETUNREACH) => {
             (format!("this node has no route to {to}"), true)

@@ -12,8 +12,6 @@ use crate::socket::{Bus, Request, Socket};
 /// The size of `struct rtmsg`, and the offset of `rtm_type`.
 const ROUTE_HEADER: usize = 12;
 const ROUTE_TYPE: usize = 7;
-/// `RTM_F_LOOKUP_TABLE`: the answer names the table in which the kernel found the route.
-const LOOKUP_TABLE: u32 = 0x1000;
 /// `RTM_F_FIB_MATCH`: the answer is the entry of the routing table, not the route of the packet.
 const FIB_MATCH: u32 = 0x2000;
 /// The offset of `rtm_dst_len`.
@@ -79,50 +77,17 @@ pub struct Route {
     pub output: Option<u32>,
     /// The source address that the kernel would choose, or that the route prefers.
     pub source: Option<IpAddr>,
-    /// The number of the routing table: 254 is `main`, 255 is `local`.
-    pub table: u32,
 }
 
-/// The kind of a route (`RTN_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The kind of a route (`RTN_*`). Those that drop a packet are [`RouteAnswer::Refused`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// To a neighbour or a router.
     Unicast,
     /// To this node.
     Local,
-    /// To all nodes of a link.
-    Broadcast,
-    /// To this node as one of several.
-    Anycast,
-    /// To the members of a group.
-    Multicast,
-    /// Dropped silently.
-    Blackhole,
-    /// Refused with ICMP host unreachable.
-    Unreachable,
-    /// Refused with ICMP administratively prohibited.
-    Prohibit,
-    /// Continued in the next table of the policy.
-    Throw,
-    /// Another kind, by its number.
-    Other(u8),
-}
-
-impl RouteKind {
-    fn from_number(number: u8) -> RouteKind {
-        match number {
-            libc::RTN_UNICAST => RouteKind::Unicast,
-            libc::RTN_LOCAL => RouteKind::Local,
-            libc::RTN_BROADCAST => RouteKind::Broadcast,
-            libc::RTN_ANYCAST => RouteKind::Anycast,
-            libc::RTN_MULTICAST => RouteKind::Multicast,
-            libc::RTN_BLACKHOLE => RouteKind::Blackhole,
-            libc::RTN_UNREACHABLE => RouteKind::Unreachable,
-            libc::RTN_PROHIBIT => RouteKind::Prohibit,
-            libc::RTN_THROW => RouteKind::Throw,
-            other => RouteKind::Other(other),
-        }
-    }
+    /// To several nodes: broadcast, anycast, multicast.
+    Other,
 }
 
 /// Asks the kernel for the route of a packet, in the network namespace of this thread. Needs no
@@ -132,7 +97,7 @@ impl RouteKind {
 /// [`Error::Request`] with `ENODEV` if there is no interface with the index `input`; other errors
 /// that are no decision about the packet.
 pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
-    let route = look_up(query, LOOKUP_TABLE, |message| Route::parse(&message))?;
+    let route = look_up(query, 0, |message| Route::parse(&message))?;
     Ok(route.map_or_else(RouteAnswer::Refused, RouteAnswer::Route))
 }
 
@@ -143,7 +108,7 @@ pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
 /// As [`route_to`].
 pub fn prefix_length(query: RouteQuery) -> Result<Option<u8>, Error> {
     let length = |message: Message<'_>| message.payload.get(PREFIX_LENGTH).copied();
-    Ok(look_up(query, LOOKUP_TABLE | FIB_MATCH, length)?.ok())
+    Ok(look_up(query, FIB_MATCH, length)?.ok())
 }
 
 /// Returns what the kernel answers, or the error by which it drops the packet.
@@ -219,11 +184,14 @@ impl Route {
         // `struct rtvia`: the family in two bytes, then the address.
         let via = || attr::ip(attrs.find(libc::RTA_VIA)?.payload.get(2..)?);
         Some(Route {
-            kind: RouteKind::from_number(header[ROUTE_TYPE]),
+            kind: match header[ROUTE_TYPE] {
+                libc::RTN_UNICAST => RouteKind::Unicast,
+                libc::RTN_LOCAL => RouteKind::Local,
+                _ => RouteKind::Other,
+            },
             gateway: address(libc::RTA_GATEWAY).or_else(via),
             output: number(&attrs, libc::RTA_OIF),
             source: address(libc::RTA_PREFSRC),
-            table: number(&attrs, libc::RTA_TABLE).unwrap_or_else(|| header[4].into()),
         })
     }
 

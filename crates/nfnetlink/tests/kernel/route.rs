@@ -74,7 +74,6 @@ fn route_of_a_sent_packet_has_gateway_interface_and_source() -> Result<()> {
                 gateway: gateway.map(str::parse).transpose()?,
                 output,
                 source: Some(source.parse()?),
-                table: 254,
             })
         };
         let cases = [
@@ -86,13 +85,12 @@ fn route_of_a_sent_packet_has_gateway_interface_and_source() -> Result<()> {
         for (destination, expected) in cases {
             assert_eq!(route(sent_to(destination)?)?, expected, "{destination}");
         }
-        for (destination, kind, table) in [
-            ("192.0.2.1", RouteKind::Local, 255),
-            ("2001:db8:2::1", RouteKind::Local, 255),
-            ("192.0.2.255", RouteKind::Broadcast, 255),
+        for (destination, kind) in [
+            ("192.0.2.1", RouteKind::Local),
+            ("2001:db8:2::1", RouteKind::Local),
+            ("192.0.2.255", RouteKind::Other),
         ] {
-            let route = route(sent_to(destination)?)?;
-            assert_eq!((route.kind, route.table), (kind, table), "{destination}");
+            assert_eq!(route(sent_to(destination)?)?.kind, kind, "{destination}");
         }
         Ok(())
     })
@@ -133,7 +131,8 @@ fn mark_selects_a_routing_table() -> Result<()> {
     node()?.run(|| {
         let query = RouteQuery::to("10.6.0.1".parse()?);
         assert_eq!(route_to(query)?, RouteAnswer::Refused(Errno::ENETUNREACH));
-        assert_eq!(route(route_to(RouteQuery { mark: 0x10, ..query })?)?.table, 1000);
+        let marked = route(route_to(RouteQuery { mark: 0x10, ..query })?)?;
+        assert_eq!(marked.gateway, Some([192, 0, 2, 254].into()));
         Ok(())
     })
 }
