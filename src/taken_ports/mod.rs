@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use nfnetlink::Error;
-use nfnetlink::sock_diag::{SockDiag, Transport};
+use nfnetlink::sock_diag::waiting;
 use shunt_core::model::Protocol;
 
 use self::socket_owners::owners;
@@ -43,17 +43,12 @@ pub fn taken_now(
     if node_ports.0.is_empty() {
         return Ok(Vec::new());
     }
-    let mut kernel = SockDiag::open()?;
     let mut found = Vec::new();
-    for (protocol, transport) in [
-        (Protocol::Tcp, Transport::Tcp),
-        (Protocol::Udp, Transport::Udp),
-        (Protocol::Sctp, Transport::Sctp),
-    ] {
+    for protocol in Protocol::ALL {
         if protocol == Protocol::Sctp && !Path::new(SCTP).exists() {
             continue;
         }
-        let sockets = kernel.waiting(transport)?.into_iter();
+        let sockets = waiting(protocol.number())?.into_iter();
         found.extend(sockets.filter_map(|socket| {
             Some((node_ports.claim(protocol, &socket, addresses)?, protocol, socket))
         }));

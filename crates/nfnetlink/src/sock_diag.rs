@@ -6,11 +6,11 @@
 //! ```
 //! use std::net::TcpListener;
 //!
-//! use nfnetlink::sock_diag::{SockDiag, Transport};
+//! use nfnetlink::sock_diag::waiting;
 //!
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
 //! let address = listener.local_addr()?;
-//! let found = SockDiag::open()?.waiting(Transport::Tcp)?;
+//! let found = waiting(6)?;
 //! assert!(found.iter().any(|socket| (socket.address, socket.port) == (address.ip(), address.port())));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -35,36 +35,6 @@ const SOCKADDR_STORAGE: usize = 128;
 const CLOSE: u8 = 7;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
-
-/// A transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP. The kernel may load its modules to answer.
-    Sctp,
-}
-
-impl Transport {
-    fn number(self) -> u8 {
-        let number = match self {
-            Transport::Tcp => libc::IPPROTO_TCP,
-            Transport::Udp => libc::IPPROTO_UDP,
-            Transport::Sctp => libc::IPPROTO_SCTP,
-        };
-        number as u8
-    }
-
-    /// Returns the state of a socket that waits for packets from any peer.
-    fn waiting_state(self) -> u8 {
-        match self {
-            Transport::Udp => CLOSE,
-            Transport::Tcp | Transport::Sctp => LISTEN,
-        }
-    }
-}
 
 /// A socket that waits for packets from any peer, at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,41 +115,29 @@ fn addresses(locals: &Attr<'_>) -> Vec<IpAddr> {
     locals.payload.chunks(SOCKADDR_STORAGE).filter_map(read).collect()
 }
 
-/// A socket to the kernel's lists of sockets (`NETLINK_SOCK_DIAG`), in the network namespace of the
-/// thread that opened it. Needs no privilege.
-#[derive(Debug)]
-pub struct SockDiag(Socket);
-
-impl SockDiag {
-    /// Opens the socket.
-    ///
-    /// # Errors
-    /// [`Error::Open`] if the kernel has no `NETLINK_SOCK_DIAG`.
-    pub fn open() -> Result<SockDiag, Error> {
-        Socket::open(Bus::SockDiag).map(SockDiag)
+/// Lists the sockets of both families that wait for packets of a protocol (`IPPROTO_*`) from any peer,
+/// in the network namespace of this thread. Needs no privilege. The kernel may load a module to answer,
+/// such as `tcp_diag`.
+///
+/// # Errors
+/// [`Error::Open`] if the kernel has no `NETLINK_SOCK_DIAG`; [`Error::Request`] with `ENOENT` if it does
+/// not have that module.
+pub fn waiting(protocol: u8) -> Result<Vec<WaitingSocket>, Error> {
+    let list = Request::dump("list sockets", BY_FAMILY);
+    let state = if i32::from(protocol) == libc::IPPROTO_UDP { CLOSE } else { LISTEN };
+    let mut socket = Socket::open(Bus::SockDiag)?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+        let body = |body: &mut Vec<u8>| {
+            // `struct inet_diag_req_v2`, with no attributes, for any address and port.
+            body.extend_from_slice(&[family, protocol, 0, 0]);
+            body.extend_from_slice(&(1_u32 << state).to_ne_bytes());
+            body.extend_from_slice(&[0; 48]);
+        };
+        let parse = |message: Message<'_>| WaitingSocket::parse(&message, state);
+        found.extend(socket.list(list, body, parse)?);
     }
-
-    /// Lists the sockets of both families that wait for packets from any peer. The kernel may load
-    /// a module to answer, such as `tcp_diag`.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with `ENOENT` if the kernel does not have that module.
-    pub fn waiting(&mut self, transport: Transport) -> Result<Vec<WaitingSocket>, Error> {
-        let list = Request::dump("list sockets", BY_FAMILY);
-        let state = transport.waiting_state();
-        let mut found = Vec::new();
-        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            let body = |body: &mut Vec<u8>| {
-                // `struct inet_diag_req_v2`, with no attributes, for any address and port.
-                body.extend_from_slice(&[family, transport.number(), 0, 0]);
-                body.extend_from_slice(&(1_u32 << state).to_ne_bytes());
-                body.extend_from_slice(&[0; 48]);
-            };
-            let parse = |message: Message<'_>| WaitingSocket::parse(&message, state);
-            found.extend(self.0.list(list, body, parse)?);
-        }
-        Ok(found)
-    }
+    Ok(found)
 }
 
 #[cfg(test)]

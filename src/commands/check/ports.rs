@@ -3,7 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
+use nfnetlink::sock_diag::{WaitingSocket, waiting};
+use shunt_core::model::Protocol;
 
 use super::{Facts, Judgement, fail, ok, some_of, warn};
 use crate::dataplane::kube_proxy::Found;
@@ -48,7 +49,7 @@ pub(super) fn metrics(facts: &Facts<'_>) -> Judgement {
 
 fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: bool) -> Judgement {
     let Some(bind) = bind else { return ok(format!("{field} is empty: no server")) };
-    let sockets = SockDiag::open().and_then(|mut kernel| kernel.waiting(Transport::Tcp));
+    let sockets = waiting(Protocol::Tcp.number());
     let mut sockets = sockets.map_err(|error| format!("cannot list sockets: {error}"))?;
     sockets.retain(|socket| conflict(bind, socket));
     let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());

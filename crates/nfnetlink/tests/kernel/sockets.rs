@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context as _, Result};
-use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
+use nfnetlink::sock_diag::{self, WaitingSocket};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, setsockopt, socket,
     sockopt,
@@ -18,8 +18,11 @@ fn inode(socket: &impl AsRawFd) -> Result<u32> {
     Ok(link.trim_start_matches("socket:[").trim_end_matches(']').parse()?)
 }
 
-fn waiting(netns: &Netns, transport: Transport) -> Result<Vec<WaitingSocket>> {
-    netns.run(|| Ok(SockDiag::open()?.waiting(transport)?))
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+fn waiting(netns: &Netns, protocol: u8) -> Result<Vec<WaitingSocket>> {
+    netns.run(|| Ok(sock_diag::waiting(protocol)?))
 }
 
 fn text(sockets: &[WaitingSocket]) -> Vec<String> {
@@ -52,14 +55,14 @@ fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
     };
     let (v6_only, _bound_only) = (v6_only("[::]:8082")?, v6_only("[::]:8083")?);
     listen(&v6_only, Backlog::new(1)?)?;
-    let found = waiting(&netns, Transport::Tcp)?;
+    let found = waiting(&netns, TCP)?;
     assert_eq!(
         text(&found),
         ["127.0.0.1 8079 false", "127.0.0.1 8080 false", ":: 8081 false", ":: 8082 true"]
     );
     let own = found.iter().find(|it| it.port == 8080).context("no socket")?;
     assert_eq!((own.inode, own.uid), (inode(&v4)?, std::fs::metadata("/proc/self")?.uid()));
-    assert_eq!(waiting(&netns, Transport::Udp)?, []);
+    assert_eq!(waiting(&netns, UDP)?, []);
     Ok(())
 }
 
@@ -74,14 +77,14 @@ fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
         setsockopt(&on_interface, sockopt::BindToDevice, &"lo".into())?;
         Ok((connected, UdpSocket::bind("0.0.0.0:8081")?, on_interface))
     })?;
-    let found = waiting(&netns, Transport::Udp)?;
+    let found = waiting(&netns, UDP)?;
     assert_eq!(text(&found), ["0.0.0.0 8081 false", "0.0.0.0 8082 false"]);
     let interface = |port| found.iter().find(|it| it.port == port).and_then(|it| it.interface);
     assert_eq!((interface(8081), interface(8082)), (None, Some(1)));
     // A process that another test starts has copies of them until it executes its program.
     drop(sockets);
     eventually("the end of closed sockets", || {
-        Ok(waiting(&netns, Transport::Udp)?.is_empty().then_some(()))
+        Ok(waiting(&netns, UDP)?.is_empty().then_some(()))
     })
 }
 
@@ -92,7 +95,7 @@ fn long_lists_are_complete() -> Result<()> {
         let bind = |port| Ok(UdpSocket::bind(("0.0.0.0", port))?);
         (20_000..20_800).map(bind).collect::<Result<Vec<UdpSocket>>>()
     })?;
-    let mut ports: Vec<u16> = waiting(&netns, Transport::Udp)?.iter().map(|it| it.port).collect();
+    let mut ports: Vec<u16> = waiting(&netns, UDP)?.iter().map(|it| it.port).collect();
     ports.sort_unstable();
     assert!(ports.into_iter().eq(20_000..20_800));
     Ok(())
