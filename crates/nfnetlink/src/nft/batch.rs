@@ -31,16 +31,13 @@ pub struct Batch {
     buffer: Vec<u8>,
     /// The offset of each message in the buffer; the index is the sequence number.
     starts: Vec<usize>,
-    messages: u32,
     scratch: Vec<u8>,
-    next_set_id: u32,
 }
 
 /// A complete transaction, ready for [`Kernel::commit`](super::Kernel::commit).
 pub struct FinishedBatch {
     buffer: Vec<u8>,
     starts: Vec<usize>,
-    messages: u32,
 }
 
 impl Batch {
@@ -48,34 +45,26 @@ impl Batch {
     /// namespace has changed since (`NFNL_BATCH_GENID`).
     #[must_use]
     pub fn new(generation: Option<u32>) -> Batch {
-        let mut batch = Batch {
-            buffer: Vec::new(),
-            starts: Vec::new(),
-            messages: 0,
-            scratch: Vec::new(),
-            next_set_id: 1,
-        };
+        let mut batch = Batch { buffer: Vec::new(), starts: Vec::new(), scratch: Vec::new() };
         batch.raw(libc::NFNL_MSG_BATCH_BEGIN as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |body| {
             if let Some(generation) = generation {
                 put_be32(body, libc::NFNL_BATCH_GENID as u16, generation);
             }
         });
-        batch.messages = 0;
         batch
     }
 
     /// Returns true if the transaction has no message between begin and end.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.messages == 0
+        self.starts.len() == 1
     }
 
     /// Appends `NFNL_MSG_BATCH_END`, without which the kernel commits nothing.
     #[must_use]
     pub fn finish(mut self) -> FinishedBatch {
-        let messages = self.messages;
         self.raw(libc::NFNL_MSG_BATCH_END as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |_| {});
-        FinishedBatch { buffer: self.buffer, starts: self.starts, messages }
+        FinishedBatch { buffer: self.buffer, starts: self.starts }
     }
 
     /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of an existing
@@ -154,9 +143,8 @@ impl Batch {
     /// Adds an empty set or map with this definition.
     pub fn add_set(&mut self, family: Family, table: &str, name: &str, kind: &SetType) {
         let table = Table::new(c_string(table), proto(family));
-        let id = self.next_set_id;
-        self.next_set_id += 1;
-        let set = nftnl::set::Set::<AnyKey>::new_named(&c_string(name), id, &table, proto(family));
+        let (name, id) = (c_string(name), self.sequence());
+        let set = nftnl::set::Set::<AnyKey>::new_named(&name, id, &table, proto(family));
         let raw = set.as_ptr().as_ptr();
         let set_u32 = |attribute: sys::nftnl_set_attr, value: u32| {
             // SAFETY: the set is alive until the end of this function.
@@ -250,7 +238,7 @@ impl Batch {
             self.scratch = vec![0; nftnl::nft_nlmsg_maxsize() as usize];
         }
         // SAFETY: the scratch buffer has the size that the trait requires.
-        unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, MsgType::Add) };
+        unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.sequence(), MsgType::Add) };
         let length = messages(&self.scratch).next().map_or(0, |it| HEADER + it.payload.len());
         let start = self.buffer.len();
         self.starts.push(start);
@@ -265,7 +253,11 @@ impl Batch {
         let flags = u16::from_ne_bytes([self.buffer[start + 6], self.buffer[start + 7]]) & !ack;
         let flags = flags | libc::NLM_F_REQUEST as u16;
         self.buffer[start + 6..start + 8].copy_from_slice(&flags.to_ne_bytes());
-        self.messages += 1;
+    }
+
+    /// Returns the number of the next message, its sequence number.
+    fn sequence(&self) -> u32 {
+        self.starts.len() as u32
     }
 
     /// Appends a message of nf_tables.
@@ -288,9 +280,8 @@ impl Batch {
         resource: u16,
         body: impl FnOnce(&mut Vec<u8>),
     ) {
-        self.messages += 1;
+        let sequence = self.sequence();
         self.starts.push(self.buffer.len());
-        let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 { 0 } else { self.messages };
         message::put(&mut self.buffer, kind, flags, sequence, |it| {
             put_netfilter_header(it, family, resource);
             body(it);
@@ -308,7 +299,7 @@ impl FinishedBatch {
     /// Returns the number of messages, without begin and end.
     #[must_use]
     pub fn messages(&self) -> u32 {
-        self.messages
+        self.starts.len() as u32 - 2
     }
 
     /// Describes the kernel's refusal of the message with this sequence number (the first has 1).
