@@ -127,12 +127,10 @@ pub(super) fn kept(
     let mut seen = BTreeSet::new();
     list(kernel, family, Set::Affinity, &mut |element| {
         let none = BTreeSet::new();
-        let Some(age) = element.age.filter(|_| is_kept(family, pools, &none, &element)) else {
-            return;
-        };
+        let is_kept = element.age.is_some() && is_kept(family, pools, &none, &element);
         // While others commit, the kernel can list an element twice.
-        if seen.insert(element.key.to_vec()) {
-            kept.push_aging(element.key, element.data, age);
+        if is_kept && seen.insert(element.key.to_vec()) {
+            kept.add(&element);
         }
     })?;
     Ok(kept)

@@ -129,10 +129,8 @@ pub(super) fn push(element: &Element<'_>, counter: Option<Counter>, to: &mut Ele
             Some(ElementData::Value(backend.as_slice()))
         }
     };
-    match counter {
-        None => to.push_range(key, end, data, element.comment),
-        Some(counter) => to.push_counted(key, data, element.comment, counter),
-    }
+    let comment = element.comment;
+    to.add(&DumpedElement { key, key_end: end, data, comment, counter, ..DumpedElement::default() });
 }
 
 /// A reader of bytes.

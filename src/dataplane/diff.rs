@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nfnetlink::nft::{Batch, Counter, Elements};
+use nfnetlink::nft::{Batch, Counter, DumpedElement, Elements};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
@@ -100,12 +100,9 @@ impl Delta {
     ) -> Delta {
         let mut delta = Delta::new(isolated);
         for stray in &record.strays {
-            delta.deletions[stray.family as usize][stray.set as usize].push_range(
-                &stray.key,
-                stray.key_end.as_deref(),
-                None,
-                None,
-            );
+            let (key, key_end) = (&stray.key, stray.key_end.as_deref());
+            let target = &mut delta.deletions[stray.family as usize][stray.set as usize];
+            target.add(&DumpedElement { key, key_end, ..DumpedElement::default() });
         }
         let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
         delta.frontends.reserve(touched.frontends.len());
@@ -253,7 +250,8 @@ impl Delta {
     fn delete(&mut self, element: &Element<'_>) {
         let target = &mut self.deletions[element.key.family() as usize][element.set as usize];
         let (key, end) = (encode_key(element.key), encode_key_end(element.key));
-        target.push_range(key.as_slice(), end.as_ref().map(Bytes::as_slice), None, None);
+        let (key, key_end) = (key.as_slice(), end.as_ref().map(Bytes::as_slice));
+        target.add(&DumpedElement { key, key_end, ..DumpedElement::default() });
     }
 
     /// Writes the elements of one family: first all deletions, so that an addition may replace.

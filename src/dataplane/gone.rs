@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::{Age, Batch, Elements, Error, Kernel, Refusal};
+use nfnetlink::nft::{Age, Batch, DumpedElement, Elements, Error, Kernel, Refusal};
 use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Kind, Store};
 use shunt_core::plan::{Chain, ChainName, GONE_ENDPOINTS, TABLE, on_demand_chain};
 
@@ -156,7 +156,9 @@ impl GoneDelta {
             let known = |backend: &Backend| has_set && old.contains_key(backend);
             for (backend, until) in new.iter().filter(|(backend, _)| !known(backend)) {
                 let age = Age { timeout: millis(GONE_FOR), left: millis(left(*until, wanted.now)) };
-                added.push_aging(encode_backend(*backend).as_slice(), None, age);
+                let key = encode_backend(*backend);
+                let key = key.as_slice();
+                added.add(&DumpedElement { key, age: Some(age), ..DumpedElement::default() });
             }
             let stale = old.iter().filter(|(backend, _)| has_set && !new.contains_key(*backend));
             // The kernel removes the others itself.

@@ -7,7 +7,7 @@ use super::uapi::{
     NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
     NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC,
     NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR,
-    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
+    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
     NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
     NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME,
     NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
@@ -166,8 +166,8 @@ impl DumpedRule {
     }
 }
 
-/// An element in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An element in the kernel, or for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DumpedElement<'a> {
     /// Its key, each field padded to four bytes.
     pub key: &'a [u8],
@@ -175,12 +175,10 @@ pub struct DumpedElement<'a> {
     pub data: Option<ElementData<'a>>,
     /// Its comment.
     pub comment: Option<&'a str>,
-    /// The end of its range, in a set of ranges.
+    /// The end of its range, in a set of ranges. Such an element has the keys with every field between
+    /// those of both, inclusive.
     pub key_end: Option<&'a [u8]>,
-    /// True if the key is the first one behind a range: in a set of ranges of a single field, each
-    /// range is two elements.
-    pub ends_range: bool,
-    /// The timeout of an element that a packet added.
+    /// The timeout of an element that expires.
     pub age: Option<Age>,
     /// The counter of an element of a set with counters.
     pub counter: Option<Counter>,
@@ -235,9 +233,6 @@ impl<'a> DumpedElement<'a> {
             data: attrs.find(NFTA_SET_ELEM_DATA).and_then(|a| parse_data(&a.children())),
             comment: attrs.find(NFTA_SET_ELEM_USERDATA).and_then(|a| userdata::comment(a.payload)),
             key_end: key_end.map(|a| a.payload),
-            ends_range: attrs
-                .be32(NFTA_SET_ELEM_FLAGS)
-                .is_some_and(|flags| flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0),
             age: attrs.be64(NFTA_SET_ELEM_TIMEOUT).map(|timeout| Age {
                 timeout,
                 left: attrs.be64(NFTA_SET_ELEM_EXPIRATION).unwrap_or(timeout),

@@ -1,7 +1,8 @@
 //! What others do to nf_tables while we run.
 
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainType, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily, Verdict,
+    BaseChain, Batch, ChainType, DumpedElement, Elements, Error, Expr, Hook, Kernel, SetType,
+    TableFamily, Verdict,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -118,7 +119,8 @@ impl Damage {
                         (Like::KeyBefore, Some(before)) => key.clone_from(before),
                     }
                     let key_end = element.key_end.map(|_| &key[..]);
-                    chosen.push_range(&key, key_end, element.data, element.comment);
+                    let (age, counter) = (None, None);
+                    chosen.add(&DumpedElement { key: &key, key_end, age, counter, ..element });
                 }
                 (number, before) = (number + 1, Some(own));
             })?;
