@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
-use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, Options};
+use shunt_core::plan::{
+    ChainName, Desired, Flows, LoopbackChanges, Options, end_flow, merge_flows,
+};
 
 use super::abilities::Abilities;
 use super::affinity::Looks;
@@ -169,7 +171,9 @@ impl Dataplane {
     /// Takes the frontends with changed backends for existing flows. Call it after a successful
     /// sync. Those in quarantine stay: the kernel still has their former backends.
     pub fn take_flows(&mut self) -> Flows {
-        self.flows.take_except(|key| self.quarantine.holds(Suspect::Frontend(key)))
+        let is_held = |key| self.quarantine.holds(Suspect::Frontend(key));
+        let held = self.flows.extract_if(.., |key, _| is_held(*key)).collect();
+        std::mem::replace(&mut self.flows, held)
     }
 
     /// Takes the changes of node ports on loopback addresses. Call it after a successful sync.
@@ -329,7 +333,7 @@ impl Dataplane {
         }
         if replaced || report.repaired > 0 {
             // Packets that met no rules made entries without address translation.
-            self.flows.merge(self.desired.all_flows());
+            merge_flows(&mut self.flows, self.desired.all_flows());
         }
         self.settled();
         Ok(report)
@@ -343,7 +347,7 @@ impl Dataplane {
         self.quarantine.release(&touched);
         self.state.planned(touched);
         self.state.planned(self.quarantine.try_again(now));
-        self.flows.merge(self.desired.take_flows());
+        merge_flows(&mut self.flows, self.desired.take_flows());
         self.gone.advance(now, &self.store);
     }
 
@@ -355,7 +359,7 @@ impl Dataplane {
         self.gone.read(std::mem::take(&mut reading.gone), record, now);
         // Frontends that were removed while no agent ran: no flow may stay there.
         let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
-        gone.for_each(|key| self.flows.end(key));
+        gone.for_each(|key| end_flow(&mut self.flows, key));
         // The flags of a table cannot be set later, so it is replaced.
         let upgrades = self.policy.takes_over() && self.policy.kernel_can;
         for family in Family::ALL {

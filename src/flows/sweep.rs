@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use nfnetlink::conntrack::Connection;
-use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
-use shunt_core::plan::{Flow, Flows, FrontendKey};
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{Flow, Flows, FrontendKey, merge_flows};
 
 /// The frontends of a sweep, with the backends that their flows may use.
 ///
@@ -16,7 +16,7 @@ use shunt_core::plan::{Flow, Flows, FrontendKey};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// The backends of each frontend to which its flows may stay.
-    flows: ArrivalMap<FrontendKey, Flow>,
+    flows: Flows,
     /// The addresses of node ports. Every sweep has them, and a merge keeps the latest. For an
     /// address that loses its node ports, name its former frontends as [`FrontendKey::Address`]:
     /// the lookup tries these first, like the rules. For the same reason, a sweep of a node port
@@ -29,20 +29,12 @@ impl Sweep {
     /// Makes a sweep of these frontends.
     #[must_use]
     pub fn new(flows: Flows, node_addresses: BTreeSet<IpAddr>) -> Sweep {
-        let mut sweep = Sweep { flows: ArrivalMap::default(), node_addresses };
-        sweep.add(flows);
-        sweep
-    }
-
-    fn add(&mut self, flows: impl IntoIterator<Item = (FrontendKey, Flow)>) {
-        for (key, flow) in flows {
-            self.flows.entry(key).or_default().replace(flow);
-        }
+        Sweep { flows, node_addresses }
     }
 
     /// Merges a later sweep, which replaces the backends of frontends in both.
     pub fn merge(&mut self, later: Sweep) {
-        self.add(later.flows);
+        merge_flows(&mut self.flows, later.flows);
         self.node_addresses = later.node_addresses;
     }
 

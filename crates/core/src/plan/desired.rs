@@ -73,7 +73,6 @@ impl Desired {
                 let services = store.service_count();
                 self.plans.reserve_exact(services);
                 self.claims.reserve(services);
-                self.flows.reserve(services);
             }
             self.set_node_context(new);
             if !same {
@@ -326,7 +325,7 @@ mod tests {
         Change, Endpoint, EndpointPort, EndpointSlice, Protocol, Service, ServicePort,
         TrafficPolicy,
     };
-    use crate::plan::{Flow, NodePortAddresses};
+    use crate::plan::{Flow, NodePortAddresses, merge_flows};
 
     /// Generates Services with few names and addresses, so that they conflict. An address can be
     /// one Service's ClusterIP and another's VIP or ExternalIP, or both of one Service.
@@ -405,18 +404,13 @@ mod tests {
                 store.apply(change, &mut dirty);
             }
             desired.update(&store, &dirty);
-            flows.merge(desired.take_flows());
+            merge_flows(&mut flows, desired.take_flows());
         }
         (desired, flows)
     }
 
-    /// Returns the merged change of each frontend.
     fn by_frontend(flows: &Flows) -> BTreeMap<FrontendKey, Flow> {
-        let mut last: BTreeMap<FrontendKey, Flow> = BTreeMap::new();
-        for (key, flow) in flows.clone() {
-            last.entry(key).or_default().replace(flow);
-        }
-        last
+        flows.clone().into_iter().collect()
     }
 
     /// Returns the plan, and the backends to which existing flows may stay.

@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use super::{Desired, FrontendKey, ServicePlan};
-use crate::model::{Backend, ObjectName, missing};
+use crate::model::{ArrivalMap, Backend, ObjectName, missing};
 
-/// The changes of the backends for existing flows, per UDP frontend. Their order is that of
-/// the changes, and the last change of a frontend counts. Recording is cheap, since a start records
-/// every frontend.
-#[derive(Debug, Clone, Default)]
-pub struct Flows(Vec<(FrontendKey, Flow)>);
+/// The changes of the backends for existing flows, by UDP frontend.
+pub type Flows = ArrivalMap<FrontendKey, Flow>;
 
 /// The backends to which the flows of a frontend may stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,52 +33,17 @@ impl Flow {
     }
 }
 
-impl Flows {
-    /// Appends later changes, merged per frontend.
-    pub fn merge(&mut self, later: Flows) {
-        if self.0.is_empty() {
-            *self = later;
-            return;
-        }
-        // Failing commits and refused frontends leave entries here, which must not grow without bound.
-        self.0.extend(later.0);
-        self.0.sort_by_key(|(key, _)| *key);
-        self.0.dedup_by(|(later_key, later), (key, flow)| {
-            let same = later_key == key;
-            if same {
-                flow.replace(std::mem::take(later));
-            }
-            same
-        });
+/// Adds later changes.
+pub fn merge_flows(flows: &mut Flows, later: Flows) {
+    for (key, flow) in later {
+        flows.entry(key).or_default().replace(flow);
     }
+}
 
-    /// Takes the changes, except those of some frontends.
-    pub fn take_except(&mut self, stays: impl Fn(FrontendKey) -> bool) -> Flows {
-        let stay = self.0.extract_if(.., |(key, _)| stays(*key)).collect();
-        Flows(std::mem::replace(&mut self.0, stay))
-    }
-
-    /// Records the backends for existing flows of a frontend.
-    pub(super) fn note(&mut self, key: FrontendKey, flow: Flow) {
-        self.0.push((key, flow));
-    }
-
-    /// Records a removed frontend: no flow may stay there.
-    pub fn end(&mut self, key: FrontendKey) {
-        if key.is_swept() {
-            self.note(key, Flow { serving: Arc::default(), search: true });
-        }
-    }
-
-    /// Returns true if no frontend changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Reserves capacity for more frontends.
-    pub(super) fn reserve(&mut self, more: usize) {
-        self.0.reserve(more);
+/// Adds a removed frontend: no flow may stay there.
+pub fn end_flow(flows: &mut Flows, key: FrontendKey) {
+    if key.is_swept() {
+        flows.entry(key).or_default().replace(Flow { search: true, ..Flow::default() });
     }
 }
 
@@ -106,10 +68,10 @@ impl Desired {
     /// Records the other frontends too, because an ExternalIP may hide a node port on that address.
     pub(super) fn note_node_ports(&mut self) {
         let mut all = self.all_flows();
-        for (key, flow) in &mut all.0 {
+        for (key, flow) in &mut all {
             flow.search = matches!(key, FrontendKey::NodePort(..));
         }
-        self.flows.merge(all);
+        merge_flows(&mut self.flows, all);
     }
 
     /// Takes the changes of the backends for existing flows since the last call.
@@ -132,7 +94,7 @@ impl Desired {
         }
         let (Some(before), Some(serving)) = (old.serving(key), new.serving(key)) else { return };
         if before != serving {
-            self.flows.note(key, Flow::after(&before, &serving));
+            self.note(key, Flow::after(&before, &serving));
         }
     }
 
@@ -150,24 +112,13 @@ impl Desired {
             None => None,
         };
         match owner.and_then(|owner| owner.serving(key)) {
-            Some(serving) => self.flows.note(key, Flow { serving, search: true }),
-            None => self.flows.end(key),
+            Some(serving) => self.note(key, Flow { serving, search: true }),
+            None => end_flow(&mut self.flows, key),
         }
     }
-}
 
-impl FromIterator<(FrontendKey, Flow)> for Flows {
-    fn from_iter<I: IntoIterator<Item = (FrontendKey, Flow)>>(flows: I) -> Flows {
-        Flows(flows.into_iter().collect())
-    }
-}
-
-impl IntoIterator for Flows {
-    type Item = (FrontendKey, Flow);
-    type IntoIter = std::vec::IntoIter<(FrontendKey, Flow)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+    fn note(&mut self, key: FrontendKey, flow: Flow) {
+        self.flows.entry(key).or_default().replace(flow);
     }
 }
 
@@ -211,16 +162,17 @@ mod tests {
         let other = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_079);
         let flow = |ports: &[u16], search| Flow { serving: backends(ports), search };
         let mut flows = Flows::from_iter([(KEY, flow(&[1], true))]);
-        flows.merge(Flows::from_iter([(KEY, flow(&[1, 2], false)), (other, flow(&[1], false))]));
+        let later = [(KEY, flow(&[1, 2], false)), (other, flow(&[1], false))];
+        merge_flows(&mut flows, Flows::from_iter(later));
         let merged: Vec<_> = flows.into_iter().collect();
-        assert_eq!(merged, [(other, flow(&[1], false)), (KEY, flow(&[1, 2], true))]);
+        assert_eq!(merged, [(KEY, flow(&[1, 2], true)), (other, flow(&[1], false))]);
     }
 
     #[test]
     fn only_flows_of_udp_are_looked_for() {
         let mut flows = Flows::default();
-        flows.end(FrontendKey::NodePort(Family::V4, Protocol::Sctp, 30_080));
-        flows.end(FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080));
+        end_flow(&mut flows, FrontendKey::NodePort(Family::V4, Protocol::Sctp, 30_080));
+        end_flow(&mut flows, FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080));
         assert!(flows.is_empty());
     }
 

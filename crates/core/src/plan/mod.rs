@@ -32,7 +32,7 @@ pub use conflicts::{Conflict, ConflictReason};
 pub use delta::PlanDelta;
 pub use desired::Desired;
 pub use element::{Element, Key, SetMember, Value};
-pub use flows::{Flow, Flows};
+pub use flows::{Flow, Flows, end_flow, merge_flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use jhash::hash_index;
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
