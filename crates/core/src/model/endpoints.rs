@@ -1,5 +1,6 @@
 //! The selection of the endpoints that a service port may use.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -45,26 +46,8 @@ pub struct Locality<'a> {
     pub zone: Option<&'a str>,
 }
 
-/// The weights of backends, sorted by backend. Others have the weight 1.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Weights(Vec<(Backend, u16)>);
-
-impl Weights {
-    /// Returns the weight of a backend.
-    #[must_use]
-    pub fn of(&self, backend: Backend) -> u16 {
-        let found = self.0.binary_search_by_key(&backend, |(backend, _)| *backend);
-        found.map_or(1, |place| self.0[place].1)
-    }
-}
-
-impl FromIterator<(Backend, u16)> for Weights {
-    fn from_iter<I: IntoIterator<Item = (Backend, u16)>>(weights: I) -> Weights {
-        let mut weights: Vec<(Backend, u16)> = weights.into_iter().collect();
-        weights.sort_unstable();
-        Weights(weights)
-    }
-}
+/// The weights of backends. Others have the weight 1.
+pub type Weights = BTreeMap<Backend, u16>;
 
 /// The endpoints of one service port in one family, each list sorted and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,52 +66,35 @@ pub struct Selection {
     /// The addresses of the local backends of `cluster` and `local`, which may reach themselves
     /// through the Service.
     pub local_addresses: Vec<IpAddr>,
-    /// The weights; `None` if no EndpointSlice has any.
-    pub weights: Option<Weights>,
+    /// The weights; empty if no EndpointSlice has any.
+    pub weights: Weights,
 }
 
 #[derive(Clone, Copy)]
 struct Candidate<'a> {
     backend: Backend,
     local: bool,
-    // Copies of the endpoint's fields: sorted candidates are not neighbours of their endpoints in
-    // memory.
-    ready: bool,
-    serving: bool,
-    terminating: bool,
     weight: Option<u16>,
     endpoint: &'a Endpoint,
 }
 
 impl Candidate<'_> {
     fn is_ready(&self) -> bool {
-        self.ready && !self.is_drained()
+        self.endpoint.ready && !self.is_drained()
     }
 
     fn is_fallback(&self) -> bool {
-        self.serving && self.terminating && !self.is_drained()
+        self.endpoint.serving && self.endpoint.terminating && !self.is_drained()
     }
 
     fn is_drained(&self) -> bool {
         self.weight == Some(0)
     }
 
-    fn address(&self) -> u128 {
-        match self.backend.address {
-            IpAddr::V4(address) => u128::from(address.to_bits()),
-            IpAddr::V6(address) => address.to_bits(),
-        }
-    }
-
-    /// Returns the rank among candidates of the same address: the port from bit 35, three bits for
-    /// the copy, then the position. Among copies of one backend: not terminating before
-    /// terminating, ready before not ready, with a weight before without one, then the order of the
-    /// slices.
-    fn rank(&self, place: u32) -> u64 {
-        let copy = u64::from(self.terminating) << 2
-            | u64::from(!self.ready) << 1
-            | u64::from(self.weight.is_none());
-        u64::from(self.backend.port) << 35 | copy << 32 | u64::from(place)
+    /// Returns the rank among copies of one backend: not terminating before terminating, ready before
+    /// not ready, with a weight before without one.
+    fn rank(&self) -> (Backend, bool, bool, bool) {
+        (self.backend, self.endpoint.terminating, !self.endpoint.ready, self.weight.is_none())
     }
 }
 
@@ -166,17 +132,15 @@ pub fn select<'a>(
     local_addresses.sort_unstable();
     local_addresses.dedup();
     let cluster_backends: Arc<[Backend]> = backends(&cluster);
-    let serves = |c: &&Candidate<'_>| c.serving || c.ready;
+    let serves = |c: &&Candidate<'_>| c.endpoint.serving || c.endpoint.ready;
     // Every endpoint of `cluster` is ready or serving.
     let serving = match candidates.iter().filter(serves).count() {
         0 if port.protocol == Protocol::Udp => candidates.iter().map(|c| c.backend).collect(),
         count if count == cluster.len() => cluster_backends.clone(),
         _ => candidates.iter().filter(serves).map(|c| c.backend).collect(),
     };
-    let weighted = candidates.iter().filter_map(|c| Some((c.backend, c.weight?)));
-    let has_weights = candidates.iter().any(|c| c.weight.is_some());
     Selection {
-        weights: has_weights.then(|| weighted.collect()),
+        weights: candidates.iter().filter_map(|c| Some((c.backend, c.weight?))).collect(),
         cluster: cluster_backends,
         local: backends(&local),
         local_ready,
@@ -200,43 +164,15 @@ fn candidates<'a>(
             candidates.extend(slice.endpoints.iter().map(|endpoint| Candidate {
                 backend: Backend { address: endpoint.address, port: slice_port.port },
                 local: endpoint.node.as_deref() == Some(node),
-                ready: endpoint.ready,
-                serving: endpoint.serving,
-                terminating: endpoint.terminating,
                 weight: slice.weight,
                 endpoint,
             }));
         }
     }
-    if candidates.is_sorted_by(|a, b| a.backend < b.backend) {
-        return candidates;
-    }
-    // Integers sort several times as fast as candidates.
-    match family {
-        Family::V4 => reordered(
-            &candidates,
-            |candidate, place| candidate.address() << 51 | u128::from(candidate.rank(place)),
-            |rank| (rank >> 35, rank as u32),
-        ),
-        Family::V6 => reordered(
-            &candidates,
-            |candidate, place| (candidate.address(), candidate.rank(place)),
-            |(address, rank)| ((address, rank >> 35), rank as u32),
-        ),
-    }
-}
-
-/// Sorts candidates by rank and keeps the first of each backend. `parts` splits a rank into the
-/// backend and the index of the candidate.
-fn reordered<'a, R: Copy + Ord, B: PartialEq>(
-    candidates: &[Candidate<'a>],
-    rank: impl Fn(&Candidate<'_>, u32) -> R,
-    parts: impl Fn(R) -> (B, u32),
-) -> Vec<Candidate<'a>> {
-    let mut ranks: Vec<R> = candidates.iter().zip(0..).map(|(c, place)| rank(c, place)).collect();
-    ranks.sort_unstable();
-    ranks.dedup_by_key(|rank| parts(*rank).0);
-    ranks.iter().filter_map(|rank| candidates.get(parts(*rank).1 as usize)).copied().collect()
+    // Of equal copies, the first slice's counts.
+    candidates.sort_by_cached_key(Candidate::rank);
+    candidates.dedup_by_key(|candidate| candidate.backend);
+    candidates
 }
 
 /// Applies the topology hints, which are valid only if every ready endpoint has them (KEP-2433).

@@ -177,7 +177,7 @@ fn plan_with<'a>(
             let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
             let is_plain = |it: &Slots| it.balancing == Balancing::Random;
-            let slots = slots.filter(|it| selection.weights.is_some() || !is_plain(it));
+            let slots = slots.filter(|it| !selection.weights.is_empty() || !is_plain(it));
             if let Some(slots) = slots {
                 slots.fill(&mut selection);
             }

@@ -69,19 +69,14 @@ impl Slots {
 
     /// Replaces the backends of the pools by slots.
     pub(super) fn fill(self, selection: &mut Selection) {
-        let weights = selection.weights.clone().unwrap_or_default();
-        let fill = |pool: &[Backend]| filled(self.balancing, pool, self.slots, &weights);
-        let is_shared = selection.cluster == selection.local;
-        selection.cluster = fill(&selection.cluster);
-        selection.local = match is_shared {
-            true => selection.cluster.clone(),
-            false => fill(&selection.local),
-        };
+        let fill = |pool: &[Backend]| filled(self.balancing, pool, self.slots, &selection.weights);
+        let (cluster, local) = (fill(&selection.cluster), fill(&selection.local));
+        (selection.cluster, selection.local) = (cluster, local);
     }
 
     /// Returns the larger pools that frontends with this selection may keep.
     pub(super) fn larger(self, selection: &Selection) -> Option<Arc<Larger>> {
-        let weights = || selection.weights.clone().unwrap_or_default();
+        let weights = || selection.weights.clone();
         (self.kept > self.slots).then(|| Larger { weights: weights(), slots: self.kept }.into())
     }
 }
@@ -143,7 +138,8 @@ fn filled(
     if backends.is_empty() {
         return Arc::default();
     }
-    let shares: Vec<u64> = backends.iter().map(|backend| u64::from(weights.of(*backend))).collect();
+    let weight = |backend| weights.get(backend).copied().unwrap_or(1).into();
+    let shares: Vec<u64> = backends.iter().map(weight).collect();
     let counts = apportion(&shares, slots);
     match balancing {
         Balancing::Random => {
