@@ -201,7 +201,7 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
     else {
         return;
     };
-    let primary = node_context.options.node_port_addresses.has_primary();
+    let primary = node_context.options.node_port_addresses.primary;
     if primary && node_ports.v4.is_none() && node_ports.v6.is_none() {
         tracing::warn!(
             node = node_context.node_name,

@@ -134,7 +134,7 @@ fn fill_loopback(full: &mut Configuration, mode: Mode) {
     let nets: Vec<IpNet> = nets.filter(|net| Family::of_net(net) == Family::V4).collect();
     let is_all = nets.is_empty() && !words.contains(&PRIMARY);
     let is_inside = nets.iter().any(|net| net.contains(&IpAddr::from(Ipv4Addr::LOCALHOST)));
-    let is_explicit = NodePortAddresses::Cidrs(nets).has_loopback(Family::V4);
+    let is_explicit = NodePortAddresses { primary: false, nets }.has_loopback(Family::V4);
     if is_all {
         words.push("0.0.0.0/0");
     }

@@ -14,9 +14,7 @@ use shunt_core::plan::Options;
 
 use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, is_hash, prefixes_of};
-use super::{
-    Config, Configuration, DetectLocal, GoDuration, LogFormat, LoopbackNodePorts, NodePortAddresses,
-};
+use super::{Config, Configuration, DetectLocal, GoDuration, LogFormat, NodePortAddresses};
 use crate::flows::sysctl;
 use crate::source::spanned_yaml::{Diagnostics, Severity, parse_ip_sloppy, parse_net};
 
@@ -40,13 +38,13 @@ pub(super) fn effective(
         .and_then(|text| check.valid("bindAddress", text, parse_ip_sloppy(text)));
     let (sync_period, min_sync_period) = periods(written, full, check);
     let detect_local = detect_local(written, full, check);
-    let addresses = node_port_addresses(written, full, check);
+    let node_port_addresses = node_port_addresses(written, full, check);
+    note_loopback(written, full, check);
     let options = Options {
         ignore_external_ips: full.is(&format!("featureGates.{EXTERNAL_IPS}"), false),
         node_address: bind_address.filter(|address| !address.is_unspecified()),
         detect_local,
-        loopback_node_ports: loopback_node_ports(written, full, &addresses, check),
-        node_port_addresses: addresses,
+        node_port_addresses,
         masquerade_bit: masquerade_bit(written, full, check),
         masquerade_all: full.is("nftables.masqueradeAll", true),
         reset_gone_endpoints: full.is("shunt.resetGoneEndpoints", true),
@@ -330,21 +328,11 @@ fn node_port_addresses(
                       the other family are on all addresses; write prefixes for it, too";
         check.add(Severity::Warning, &field, None, reason);
     }
-    match (primary, nets.is_empty()) {
-        (true, true) => NodePortAddresses::Primary,
-        (true, false) => NodePortAddresses::PrimaryAnd(nets),
-        (false, _) => NodePortAddresses::Cidrs(nets),
-    }
+    NodePortAddresses { primary, nets }
 }
 
 /// A loopback prefix opts in. In kube-proxy's iptables mode, `localhostNodePorts` can opt out.
-fn loopback_node_ports(
-    written: &Configuration,
-    full: &Configuration,
-    addresses: &NodePortAddresses,
-    check: &mut Diagnostics,
-) -> LoopbackNodePorts {
-    let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
+fn note_loopback(written: &Configuration, full: &Configuration, check: &mut Diagnostics) {
     if !written.is_unset("nodePortAddresses")
         && full.list("nodePortAddresses").ne(written.list("nodePortAddresses"))
         && Mode::of(written) == Mode::Iptables
@@ -353,7 +341,6 @@ fn loopback_node_ports(
         let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
         check.note("nodePortAddresses", reason);
     }
-    LoopbackNodePorts { v4, v6 }
 }
 
 fn load_balancing(

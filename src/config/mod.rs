@@ -32,7 +32,7 @@ pub use configuration::Configuration;
 pub use duration::GoDuration;
 pub use fields::{Effect, FIELDS, Field, parse_bool};
 pub use flags::{Flag, Flags};
-pub use shunt_core::plan::{DetectLocal, LoopbackNodePorts, NodePortAddresses};
+pub use shunt_core::plan::{DetectLocal, NodePortAddresses};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The default of `oomScoreAdj`, as kube-proxy's.

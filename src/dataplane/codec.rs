@@ -130,7 +130,14 @@ pub(super) fn push(element: &Element<'_>, counter: Option<Counter>, to: &mut Ele
         }
     };
     let comment = element.comment;
-    to.add(&DumpedElement { key, key_end: end, data, comment, counter, ..DumpedElement::default() });
+    to.add(&DumpedElement {
+        key,
+        key_end: end,
+        data,
+        comment,
+        counter,
+        ..DumpedElement::default()
+    });
 }
 
 /// A reader of bytes.

@@ -17,7 +17,7 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     facts.addresses.as_ref()?;
     let node_context = &facts.node_context;
     let options = &node_context.options;
-    let is_primary = options.node_port_addresses.has_primary();
+    let is_primary = options.node_port_addresses.primary;
     if is_primary && facts.store.last_known_node().is_none() && options.node_address.is_none() {
         Err("nodePortAddresses is primary, and this command does not know the Node's addresses; \
              set bindAddress, or give access to the API server")?;
@@ -43,7 +43,7 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let addresses = &options.node_port_addresses;
     let had_loopback = is_primary || addresses.is_all(Family::V4) || addresses.contains(loopback);
-    let has_loopback = options.loopback_node_ports.has(Family::V4);
+    let has_loopback = addresses.has_loopback(Family::V4);
     let is_lost = had_loopback && !has_loopback;
     // kube-proxy answers on 127.0.0.1 by it.
     let is_on = full.is("iptables.localhostNodePorts", true);

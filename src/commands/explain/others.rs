@@ -1,8 +1,7 @@
 //! What the chains of other programs do with a packet, before and behind shunt's translation.
 
 use nfnetlink::nft::{
-    AttachedChain, Error, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
-    rule_text,
+    AttachedChain, Error, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket, rule_text,
 };
 use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
 use nfnetlink::xtables::legacy_tables_in_effect;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
 use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
-use shunt_core::plan::{self, FrontendKey, FrontendKind, LoopbackNodePorts, SourceRange};
+use shunt_core::plan::{self, FrontendKey, FrontendKind, SourceRange, loopback_address};
 
 use super::{Frontend, Ignored, Picture, Service, ShortCircuit};
 use crate::commands::explain::Subject;
@@ -156,9 +156,9 @@ impl Painter<'_> {
                 .node_context()
                 .and_then(|context| Some((context, context.node_port_addresses(family)?)))
                 .map(|(context, addresses)| {
-                    let is_on = context.options.loopback_node_ports.has(family);
-                    let loopback = (is_on && protocol == Protocol::Tcp)
-                        .then(|| LoopbackNodePorts::address(family));
+                    let is_on = context.options.node_port_addresses.has_loopback(family);
+                    let loopback =
+                        (is_on && protocol == Protocol::Tcp).then(|| loopback_address(family));
                     addresses.into_iter().chain(loopback).collect::<Vec<_>>()
                 })
                 // Manifests do not tell the addresses of interfaces.

@@ -15,15 +15,12 @@ use crate::dataplane::translate::{commented, expressions};
 
 /// Contexts with every statement that a rule of the plan can have.
 fn contexts() -> Vec<NodeContext> {
+    let all = || NodePortAddresses { primary: false, nets: Vec::new() };
     let options = [
-        (DetectLocal::ClusterCidr(Vec::new()), NodePortAddresses::Primary, true),
-        (DetectLocal::NodeCidr, NodePortAddresses::Primary, false),
-        (DetectLocal::BridgeInterface("cni0".into()), NodePortAddresses::Cidrs(Vec::new()), false),
-        (
-            DetectLocal::InterfaceNamePrefix("veth".into()),
-            NodePortAddresses::Cidrs(Vec::new()),
-            false,
-        ),
+        (DetectLocal::ClusterCidr(Vec::new()), NodePortAddresses::default(), true),
+        (DetectLocal::NodeCidr, NodePortAddresses::default(), false),
+        (DetectLocal::BridgeInterface("cni0".into()), all(), false),
+        (DetectLocal::InterfaceNamePrefix("veth".into()), all(), false),
     ];
     let mut store = Store::new();
     let mut dirty = Dirty::default();

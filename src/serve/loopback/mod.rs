@@ -21,7 +21,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
-use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts};
+use shunt_core::plan::{LoopbackChanges, loopback_address};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
@@ -89,7 +89,7 @@ impl Proxy {
         while let Some(changes) = changes.recv().await {
             let of_node = changes.into_iter().filter(|((family, _), _)| families.contains(family));
             for ((family, number), new) in of_node {
-                let address = SocketAddr::new(LoopbackNodePorts::address(family), number);
+                let address = SocketAddr::new(loopback_address(family), number);
                 if let (Some((port, _)), Some(new)) = (ports.get(&address), &new)
                     && lock(port).update(new)
                 {

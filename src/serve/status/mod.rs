@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
-use shunt_core::plan::NodeContext;
+use shunt_core::plan::{NodeContext, loopback_address};
 
 use crate::dataplane::Snapshot;
 use crate::dataplane::kube_proxy::Found;
@@ -237,7 +237,9 @@ impl NodePorts {
     #[must_use]
     pub fn of(node_context: &NodeContext) -> NodePorts {
         let [v4, v6] = Family::ALL.map(|family| node_context.node_port_addresses(family));
-        let loopback = node_context.options.loopback_node_ports.addresses().collect();
+        let addresses = &node_context.options.node_port_addresses;
+        let loopback = Family::ALL.into_iter().filter(|family| addresses.has_loopback(*family));
+        let loopback = loopback.map(loopback_address).collect();
         NodePorts { v4, v6, loopback }
     }
 }

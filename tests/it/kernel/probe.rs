@@ -29,9 +29,10 @@ fn no_rule_is_refused_for_any_configuration() -> Result<()> {
         DetectLocal::BridgeInterface("cni0".to_owned()),
         DetectLocal::InterfaceNamePrefix("veth".to_owned()),
     ] {
-        for node_port_addresses in
-            [NodePortAddresses::Primary, NodePortAddresses::Cidrs(vec!["192.0.2.0/24".parse()?])]
-        {
+        for node_port_addresses in [
+            NodePortAddresses::default(),
+            NodePortAddresses { primary: false, nets: vec!["192.0.2.0/24".parse()?] },
+        ] {
             let detect_local = detect_local.clone();
             let options = Options { detect_local, node_port_addresses, ..Options::default() };
             let node_context = NodeContext::of(&store, &options, "node-1");

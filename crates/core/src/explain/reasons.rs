@@ -6,8 +6,7 @@ use crate::model::{
     Balancing, Family, Ignored, ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
 use crate::plan::{
-    ChainName, Desired, Frontend, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext,
-    Outcome,
+    ChainName, Desired, Frontend, FrontendKey, FrontendKind, NodeContext, Outcome, loopback_address,
 };
 
 use super::endpoints::{EndpointView, NotUsed, choices_of, endpoints};
@@ -153,8 +152,8 @@ fn proxied(
     context: &NodeContext,
 ) -> Option<Reasons> {
     let family = packet.family();
-    let is_there = context.options.loopback_node_ports.has(family)
-        && packet.destination == LoopbackNodePorts::address(family)
+    let is_there = context.options.node_port_addresses.has_loopback(family)
+        && packet.destination == loopback_address(family)
         && packet.from_node;
     let key = packet.node_port_key()?;
     if !is_there || key.protocol() != Protocol::Tcp {
@@ -429,8 +428,8 @@ fn without_frontend(
 /// Returns why an address of the node has no node ports.
 fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
     let (family, address) = (packet.family(), packet.destination);
-    let proxy = LoopbackNodePorts::address(family);
-    match context.options.loopback_node_ports.has(family) {
+    let proxy = loopback_address(family);
+    match context.options.node_port_addresses.has_loopback(family) {
         _ if !address.is_loopback() => node_port_addresses(context, family),
         false => "nodePortAddresses does not include localhost".to_owned(),
         true if address != proxy => format!("{proxy} is the only loopback address with node ports"),

@@ -491,7 +491,8 @@ mod tests {
     #[test]
     fn address_that_no_node_port_uses_changes_nothing() {
         let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");
-        for addresses in [NodePortAddresses::Primary, NodePortAddresses::Cidrs(vec![prefix])] {
+        let cidrs = NodePortAddresses { primary: false, nets: vec![prefix] };
+        for addresses in [NodePortAddresses::default(), cidrs] {
             let options = Options { node_port_addresses: addresses, ..Options::default() };
             let (mut store, mut desired) = (Store::new(), Desired::new(options, "node-1"));
             let mut change = |addresses: &[&str]| {

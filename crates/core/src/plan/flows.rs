@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn new_address_of_the_node_searches_node_ports_and_names_what_hides_them() {
         let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");
-        let cidrs = NodePortAddresses::Cidrs(vec![prefix]);
+        let cidrs = NodePortAddresses { primary: false, nets: vec![prefix] };
         let options = Options { node_port_addresses: cidrs, ..Options::default() };
         let (mut store, mut desired) = (Store::new(), Desired::new(options, "node-1"));
         let service = Service {

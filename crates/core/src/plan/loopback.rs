@@ -8,56 +8,23 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Desired, FrontendKey, NodeContext, hash_index};
 use crate::model::{Backend, Balancing, Family, ObjectName, Protocol};
 
-/// The families whose loopback address has node ports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LoopbackNodePorts {
-    /// Node ports are on 127.0.0.1.
-    #[serde(rename = "IPv4")]
-    pub v4: bool,
-    /// Node ports are on ::1.
-    #[serde(rename = "IPv6")]
-    pub v6: bool,
+/// Returns the loopback address of a family on which the proxy listens.
+#[must_use]
+pub fn loopback_address(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::LOCALHOST.into(),
+        Family::V6 => Ipv6Addr::LOCALHOST.into(),
+    }
 }
 
-impl LoopbackNodePorts {
-    /// Returns true if the loopback address of that family has node ports.
-    #[must_use]
-    pub fn has(self, family: Family) -> bool {
-        match family {
-            Family::V4 => self.v4,
-            Family::V6 => self.v6,
-        }
-    }
-
-    /// Returns the loopback address of a family on which the proxy listens.
-    #[must_use]
-    pub fn address(family: Family) -> IpAddr {
-        match family {
-            Family::V4 => Ipv4Addr::LOCALHOST.into(),
-            Family::V6 => Ipv6Addr::LOCALHOST.into(),
-        }
-    }
-
-    /// Returns the addresses that have node ports.
-    pub fn addresses(self) -> impl Iterator<Item = IpAddr> {
-        let families = Family::ALL.into_iter().filter(move |family| self.has(*family));
-        families.map(LoopbackNodePorts::address)
-    }
-
-    /// Returns the port of a frontend that the proxy serves if it has an endpoint.
-    fn port_of(self, key: FrontendKey) -> Option<(Family, u16)> {
-        match key {
-            FrontendKey::NodePort(family, Protocol::Tcp, port) if self.has(family) => {
-                Some((family, port))
-            }
-            _ => None,
-        }
+/// Returns family and number of a node port that the proxy can serve.
+fn node_port(key: FrontendKey) -> Option<(Family, u16)> {
+    match key {
+        FrontendKey::NodePort(family, Protocol::Tcp, port) => Some((family, port)),
+        _ => None,
     }
 }
 
@@ -88,8 +55,7 @@ impl Desired {
     pub(crate) fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
         let key = FrontendKey::NodePort(family, Protocol::Tcp, port);
         self.node_context().filter(|context| context.knows_node())?;
-        self.options.loopback_node_ports.port_of(key)?;
-        let frontend = self.frontend(key)?;
+        let frontend = self.frontend(key).filter(|_| self.has_loopback(family))?;
         let pool = frontend.main_pool()?;
         Some(LoopbackPort {
             service: self.service_of(key)?.clone(),
@@ -113,26 +79,26 @@ impl Desired {
         slot.map_or_else(|| pool.clone(), |backend| [*backend].into())
     }
 
-    /// Notes changed frontends.
-    pub(super) fn note_loopback(&mut self, keys: &[FrontendKey]) {
-        let wanted = self.options.loopback_node_ports;
-        self.loopback.extend(keys.iter().filter_map(|key| wanted.port_of(*key)));
+    fn has_loopback(&self, family: Family) -> bool {
+        self.options.node_port_addresses.has_loopback(family)
     }
 
-    /// Notes all ports whose family has node ports on its loopback address by the old options or by
-    /// the new ones, if these differ.
+    /// Notes changed frontends.
+    pub(super) fn note_loopback(&mut self, keys: &[FrontendKey]) {
+        let ports = keys.iter().filter_map(|key| node_port(*key));
+        let ports: Vec<_> = ports.filter(|(family, _)| self.has_loopback(*family)).collect();
+        self.loopback.extend(ports);
+    }
+
+    /// Notes all ports, if other families have node ports on their loopback addresses by the new options.
     pub(super) fn note_loopback_options(&mut self, new: &NodeContext) {
-        let wanted = |it: &NodeContext| match it.knows_node() {
-            true => it.options.loopback_node_ports,
-            false => LoopbackNodePorts::default(),
+        let wanted = |it: &NodeContext| {
+            let addresses = &it.options.node_port_addresses;
+            Family::ALL.map(|family| it.knows_node() && addresses.has_loopback(family))
         };
-        let before = self.node_context().map(|old| wanted(old)).unwrap_or_default();
-        let after = wanted(new);
-        if before != after {
+        if self.node_context().map(|old| wanted(old)).unwrap_or_default() != wanted(new) {
             let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
-            let ports = keys.flat_map(|key| [before.port_of(key), after.port_of(key)]);
-            let ports: Vec<_> = ports.flatten().collect();
-            self.loopback.extend(ports);
+            self.loopback.extend(keys.filter_map(node_port));
         }
     }
 }
@@ -174,8 +140,9 @@ mod tests {
     }
 
     fn options(v4: bool) -> Options {
-        let loopback_node_ports = LoopbackNodePorts { v4, v6: false };
-        Options { loopback_node_ports, ..Options::default() }
+        let nets = if v4 { vec!["127.0.0.0/8".parse().expect("a prefix")] } else { Vec::new() };
+        let node_port_addresses = NodePortAddresses { primary: true, nets };
+        Options { node_port_addresses, ..Options::default() }
     }
 
     fn service(external_policy: TrafficPolicy, affinity_seconds: Option<u32>) -> Change {
@@ -262,12 +229,13 @@ mod tests {
             Family::ALL.map(|family| context.node_port_addresses(family))
         };
         for known in [None, Some([192, 0, 2, 10].into())] {
-            let both = selected(NodePortAddresses::PrimaryAnd(loopback()), known);
-            assert_eq!(both, selected(NodePortAddresses::Primary, known));
+            let both = selected(NodePortAddresses { primary: true, nets: loopback() }, known);
+            assert_eq!(both, selected(NodePortAddresses::default(), known));
         }
         let none = [Some(Default::default()), Some(Default::default())];
-        assert_eq!(selected(NodePortAddresses::Cidrs(loopback()), None), none);
-        let more = NodePortAddresses::PrimaryAnd(vec![net("192.0.2.11/32")]);
+        let only = NodePortAddresses { primary: false, nets: loopback() };
+        assert_eq!(selected(only, None), none);
+        let more = NodePortAddresses { primary: true, nets: vec![net("192.0.2.11/32")] };
         let all = [[192, 0, 2, 10], [192, 0, 2, 11]].map(IpAddr::from);
         assert_eq!(selected(more, Some(all[0])), [Some(all.into()), None]);
     }

@@ -36,7 +36,7 @@ pub use flows::{Flow, Flows, end_flow, merge_flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use jhash::hash_index;
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
-pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
+pub use loopback::{LoopbackChanges, LoopbackPort, loopback_address};
 pub use memory::recall;
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};

@@ -95,7 +95,7 @@ impl NodeContext {
         let selected = &self.options.node_port_addresses;
         let lacks_addresses = self.node.as_ref().is_some_and(|node| {
             let is_given = self.options.node_address.is_some();
-            selected.has_primary() && node.addresses.is_empty() && !is_given
+            selected.primary && node.addresses.is_empty() && !is_given
         });
         if !self.knows_node() || (self.options.requires_node && lacks_addresses) {
             return Some(BTreeSet::new());
@@ -103,10 +103,10 @@ impl NodeContext {
         if selected.is_all(family) {
             return None;
         }
-        let primary = self.node_address(family).filter(|_| selected.has_primary());
+        let primary = self.node_address(family).filter(|_| selected.primary);
         // A loopback prefix selects no address here, so it changes nothing beside `primary`.
         let is_own = |net: &IpNet| Family::of_net(net) == family && !net.network().is_loopback();
-        if selected.has_primary() && primary.is_none() && !selected.nets().iter().any(is_own) {
+        if selected.primary && primary.is_none() && !selected.nets.iter().any(is_own) {
             return None;
         }
         let own = self.interface_addresses.iter().filter(usable);
@@ -156,15 +156,15 @@ mod tests {
     #[test]
     fn node_ports_are_closed_until_a_required_node_has_an_address() {
         let closed = Some(BTreeSet::new());
-        let all = || NodePortAddresses::Cidrs(Vec::new());
-        for addresses in [NodePortAddresses::Primary, all()] {
+        let all = || NodePortAddresses { primary: false, nets: Vec::new() };
+        for addresses in [NodePortAddresses::default(), all()] {
             assert_eq!(context(None, addresses).node_port_addresses(Family::V4), closed);
         }
         let unaddressed = |addresses| context(Some(node(&[])), addresses);
-        let primary = unaddressed(NodePortAddresses::Primary);
+        let primary = unaddressed(NodePortAddresses::default());
         assert_eq!(primary.node_port_addresses(Family::V4), closed);
         assert_eq!(unaddressed(all()).node_port_addresses(Family::V4), None);
-        let known = context(Some(node(&[[192, 0, 2, 1].into()])), NodePortAddresses::Primary);
+        let known = context(Some(node(&[[192, 0, 2, 1].into()])), NodePortAddresses::default());
         let own = Some(BTreeSet::from([[192, 0, 2, 1].into()]));
         assert_eq!(known.node_port_addresses(Family::V4), own);
         assert_eq!(known.node_port_addresses(Family::V6), None);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn name_of_a_required_node_changes_with_the_node() {
-        assert_eq!(context(Some(node(&[])), NodePortAddresses::Primary).node_name, "old-name");
-        assert_eq!(context(None, NodePortAddresses::Primary).node_name, "new-name");
+        assert_eq!(context(Some(node(&[])), NodePortAddresses::default()).node_name, "old-name");
+        assert_eq!(context(None, NodePortAddresses::default()).node_name, "new-name");
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{LoopbackNodePorts, TcpTimeouts};
+use super::{TcpTimeouts, loopback_address};
 use crate::model::{Balancing, Family, Service};
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
@@ -25,58 +25,42 @@ pub enum DetectLocal {
 }
 
 /// The addresses of the node with NodePorts (`nodePortAddresses`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NodePortAddresses {
-    /// On the node's primary address of each family; of a family in which none is known on every
-    /// address but loopback.
-    #[default]
-    Primary,
-    /// On the node's addresses in these prefixes; a family without a prefix has all its addresses.
-    Cidrs(Vec<IpNet>),
-    /// On the node's primary address of each family, and on its addresses in these prefixes; of a
-    /// family with neither on every address but loopback.
-    PrimaryAnd(Vec<IpNet>),
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePortAddresses {
+    /// The node's primary address of each family; of a family in which none is known, and which has no
+    /// prefix, every address but loopback.
+    pub primary: bool,
+    /// The node's addresses in these prefixes. Without `primary`, a family without a prefix has all its
+    /// addresses.
+    pub nets: Vec<IpNet>,
+}
+
+impl Default for NodePortAddresses {
+    fn default() -> NodePortAddresses {
+        NodePortAddresses { primary: true, nets: Vec::new() }
+    }
 }
 
 impl NodePortAddresses {
     /// Returns true if every local address of that family has NodePorts.
     #[must_use]
     pub fn is_all(&self, family: Family) -> bool {
-        let mut own = self.nets().iter().filter(|net| Family::of_net(net) == family).peekable();
-        (!self.has_primary() && own.peek().is_none()) || own.any(|net| net.prefix_len() == 0)
+        let mut own = self.nets.iter().filter(|net| Family::of_net(net) == family).peekable();
+        (!self.primary && own.peek().is_none()) || own.any(|net| net.prefix_len() == 0)
     }
 
-    /// Returns true if the node's primary addresses have NodePorts, whatever the prefixes are.
-    #[must_use]
-    pub fn has_primary(&self) -> bool {
-        match self {
-            NodePortAddresses::Primary | NodePortAddresses::PrimaryAnd(_) => true,
-            NodePortAddresses::Cidrs(_) => false,
-        }
-    }
-
-    /// Returns the prefixes.
-    #[must_use]
-    pub fn nets(&self) -> &[IpNet] {
-        match self {
-            NodePortAddresses::Primary => &[],
-            NodePortAddresses::Cidrs(nets) | NodePortAddresses::PrimaryAnd(nets) => nets,
-        }
-    }
-
-    /// Returns true if one of the prefixes is a loopback prefix, and contains the family's address
-    /// for node ports on loopback. A prefix of length 0 is none.
+    /// Returns true if the agent's proxy offers node ports of TCP on the family's loopback address: one
+    /// of the prefixes is a loopback prefix, and contains it. A prefix of length 0 is none.
     #[must_use]
     pub fn has_loopback(&self, family: Family) -> bool {
-        let address = LoopbackNodePorts::address(family);
-        let mut nets = self.nets().iter();
-        nets.any(|net| net.network().is_loopback() && net.contains(&address))
+        let address = loopback_address(family);
+        self.nets.iter().any(|net| net.network().is_loopback() && net.contains(&address))
     }
 
     /// Returns true if one of the prefixes contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.nets().iter().any(|net| net.contains(&address))
+        self.nets.iter().any(|net| net.contains(&address))
     }
 }
 
@@ -91,9 +75,6 @@ pub struct Options {
     pub detect_local: DetectLocal,
     /// Where NodePorts are offered.
     pub node_port_addresses: NodePortAddresses,
-    /// The loopback addresses on which the agent's proxy offers NodePorts of TCP.
-    #[serde(default)]
-    pub loopback_node_ports: LoopbackNodePorts,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
     /// No Service has its `spec.externalIPs` (`featureGates`: `AllowServiceExternalIPs: false`).
@@ -126,7 +107,6 @@ impl Default for Options {
             masquerade_all: false,
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
-            loopback_node_ports: LoopbackNodePorts::default(),
             node_address: None,
             ignore_external_ips: false,
             balancing: Balancing::default(),

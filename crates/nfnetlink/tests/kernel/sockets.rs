@@ -83,9 +83,7 @@ fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
     assert_eq!((interface(8081), interface(8082)), (None, Some(1)));
     // A process that another test starts has copies of them until it executes its program.
     drop(sockets);
-    eventually("the end of closed sockets", || {
-        Ok(waiting(&netns, UDP)?.is_empty().then_some(()))
-    })
+    eventually("the end of closed sockets", || Ok(waiting(&netns, UDP)?.is_empty().then_some(())))
 }
 
 #[test]

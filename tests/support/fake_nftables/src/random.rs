@@ -166,9 +166,10 @@ pub fn options() -> impl Strategy<Value = Options> {
         Just(DetectLocal::InterfaceNamePrefix("veth".into())),
     ];
     let node_port_addresses = prop_oneof![
-        Just(NodePortAddresses::Primary),
+        Just(NodePortAddresses::default()),
         subsequence(vec!["0.0.0.0/0", "192.0.2.0/24", "2001:db8::/32"], 1..3).prop_map(|nets| {
-            NodePortAddresses::Cidrs(nets.iter().flat_map(|net| net.parse()).collect())
+            let nets = nets.iter().flat_map(|net| net.parse()).collect();
+            NodePortAddresses { primary: false, nets }
         }),
     ];
     let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
@@ -182,7 +183,6 @@ pub fn options() -> impl Strategy<Value = Options> {
                 masquerade_all,
                 detect_local,
                 node_port_addresses,
-                loopback_node_ports: Default::default(),
                 node_address,
                 ignore_external_ips,
                 balancing,

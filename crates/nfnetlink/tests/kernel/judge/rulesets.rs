@@ -14,11 +14,7 @@ fn iptables(rules: &str) -> Result<Netns> {
 }
 
 fn through(input: &str, output: &str) -> JudgedPacket {
-    JudgedPacket {
-        input: Some(input.to_owned()),
-        output: Some(output.to_owned()),
-        ..to_endpoint()
-    }
+    JudgedPacket { input: Some(input.to_owned()), output: Some(output.to_owned()), ..to_endpoint() }
 }
 
 fn check(netns: &Netns, packet: &JudgedPacket, chain: &str, expected: &str) -> Result<()> {
