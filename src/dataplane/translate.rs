@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use nfnetlink::nft::{
     BaseChain, ChainType, Comparison, Expr, Hook, Register, Verdict, Wanted, rule_text as text_of,
 };
-use shunt_core::model::{Balancing, Family};
+use shunt_core::model::{Balancing, Family, Protocol};
 use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, HASH_SEED, Is, Rule, Set, Statement};
 
 /// The first register, into which every statement loads its operand.
@@ -18,6 +18,11 @@ const IPS_DST_NAT: u32 = 1 << 5;
 const CT_INVALID: u32 = 1 << 0;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
 const CT_ESTABLISHED: u32 = 1 << 1;
+/// Flags of TCP (RFC 9293).
+const FIN: u8 = 1 << 0;
+const SYN: u8 = 1 << 1;
+const RST: u8 = 1 << 2;
+const ACK: u8 = 1 << 4;
 /// `IP_CT_DIR_ORIGINAL` and `IP_CT_DIR_REPLY`.
 const CT_ORIGINAL: u8 = 0;
 const CT_REPLY: u8 = 1;
@@ -86,34 +91,29 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             exprs.push(ct(libc::NFT_CT_STATUS));
             exprs.extend(any_bit(IPS_DST_NAT));
         }
-        Statement::EstablishedClient => {
+        Statement::ToGoneEndpoint => {
+            exprs.extend(is_protocol(Protocol::Tcp));
+            translate(family, &Statement::Translated, exprs);
             exprs.push(ct(libc::NFT_CT_STATE));
             exprs.extend(any_bit(CT_ESTABLISHED));
             exprs.push(ct(libc::NFT_CT_DIRECTION));
             exprs.push(compare(Is::So, vec![CT_ORIGINAL]));
-        }
-        Statement::ToGoneEndpoint => {
             let port = Register(FIRST.0 + field_registers(family, Field::Destination));
             let reply = |key, to| Expr::Ct { key, direction: Some(CT_REPLY), to };
             exprs.push(reply(source_of_connection(family), FIRST));
             exprs.push(reply(libc::NFT_CT_PROTO_SRC, port));
             exprs.push(lookup(GONE_ENDPOINTS, Wanted::Member));
         }
-        Statement::Protocol(protocol) => {
-            exprs.push(Expr::protocol(FIRST));
-            exprs.push(compare(Is::So, vec![protocol.number()]));
-        }
-        Statement::Invalid => {
+        Statement::Protocol(protocol) => exprs.extend(is_protocol(*protocol)),
+        Statement::LateAnswer => {
+            tcp_flags(SYN | RST | ACK, SYN | ACK, exprs);
             exprs.push(ct(libc::NFT_CT_STATE));
             exprs.extend(any_bit(CT_INVALID));
         }
-        Statement::TcpFlags(of, flags) => {
-            // Byte 13 of the header.
-            exprs.push(Expr::transport(13, 1, FIRST));
-            exprs.push(Expr::mask(FIRST, [of.0], [0]));
-            exprs.push(compare(Is::So, vec![flags.0]));
+        Statement::SetTimeouts(timeouts) => {
+            tcp_flags(FIN | SYN | RST | ACK, SYN, exprs);
+            exprs.push(Expr::timeouts(timeouts.name()));
         }
-        Statement::SetTimeouts(timeouts) => exprs.push(Expr::timeouts(timeouts.name())),
         Statement::DispatchUntranslated(set) => {
             load_key(family, *set, Load::Untranslated, exprs);
             exprs.push(lookup(set.name(), Wanted::Verdict));
@@ -161,6 +161,19 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         Statement::Drop => exprs.push(Expr::Verdict(Verdict::Drop)),
         Statement::Return => exprs.push(Expr::Verdict(Verdict::Return)),
     }
+}
+
+fn is_protocol(protocol: Protocol) -> [Expr; 2] {
+    [Expr::protocol(FIRST), compare(Is::So, vec![protocol.number()])]
+}
+
+/// Matches a TCP packet with these flags, of those in `of`.
+fn tcp_flags(of: u8, flags: u8, exprs: &mut Vec<Expr>) {
+    exprs.extend(is_protocol(Protocol::Tcp));
+    // Byte 13 of the header.
+    exprs.push(Expr::transport(13, 1, FIRST));
+    exprs.push(Expr::mask(FIRST, [of], [0]));
+    exprs.push(compare(Is::So, vec![flags]));
 }
 
 fn change_mark(mask: u32, xor: u32, exprs: &mut Vec<Expr>) {

@@ -423,13 +423,10 @@ impl<'a, T: Tables> Walker<'a, T> {
             Statement::Goto(target) => Step::Leave(self.go(*target, depth)?),
             // The chains of affinity only store; they are not walked.
             Statement::AffinityUpdate(_) | Statement::DispatchUntranslated(_) => Step::NextRule,
-            // A new connection goes to no gone endpoint.
-            Statement::EstablishedClient | Statement::ToGoneEndpoint | Statement::Reset => {
-                Step::NextRule
-            }
-            // The first packet of a connection is a SYN, and the timeouts change nothing for it.
-            Statement::TcpFlags(..) | Statement::SetTimeouts(_) => Step::Next,
-            Statement::Invalid => Step::NextRule,
+            // A new connection goes to no gone endpoint, and its first packet is no answer.
+            Statement::ToGoneEndpoint | Statement::Reset | Statement::LateAnswer => Step::NextRule,
+            // The timeouts change nothing for the first packet.
+            Statement::SetTimeouts(_) => Step::Next,
             Statement::Masquerade => {
                 self.masquerades = true;
                 Step::Leave(Flow::Continue)

@@ -40,7 +40,7 @@ pub use loopback::{LoopbackChanges, LoopbackPort, loopback_address};
 pub use memory::recall;
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
-pub use rule::{BaseHook, Chain, Is, Rule, Statement, TcpFlags};
+pub use rule::{BaseHook, Chain, Is, Rule, Statement};
 pub use ruleset::{GONE_ENDPOINTS, HASH_SEED, LAYOUT_COMMENT, TABLE, base_chains, on_demand_chain};
 pub use service::{HealthCheck, ServicePlan, Unserved, label, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};

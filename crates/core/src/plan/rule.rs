@@ -64,17 +64,14 @@ pub enum Statement {
     DestinationIsLocal(Is),
     /// Matches a connection whose destination NAT has translated.
     Translated,
-    /// Matches a packet of the client in an established connection.
-    EstablishedClient,
-    /// Matches a connection whose server, after destination NAT, is a gone endpoint.
+    /// Matches a packet of the client in an established TCP connection whose server, after destination
+    /// NAT, is a gone endpoint.
     ToGoneEndpoint,
-    /// Matches a packet that belongs to no connection, and begins none.
-    Invalid,
+    /// Matches a SYN-ACK that belongs to no connection.
+    LateAnswer,
     /// Matches the transport protocol.
     Protocol(Protocol),
-    /// Matches a TCP packet whose flags of the first list are those of the second one.
-    TcpFlags(TcpFlags, TcpFlags),
-    /// Gives a new connection these timeouts, which are an object of the table.
+    /// Gives a TCP connection that begins with this SYN these timeouts, which are an object of the table.
     SetTimeouts(TcpTimeouts),
     /// Matches a packet whose key is, or is not, in the set.
     InSet(Set, Is),
@@ -108,17 +105,6 @@ pub enum Statement {
     Drop,
     /// Ends the chain.
     Return,
-}
-
-/// The flags of a TCP packet (RFC 9293), as bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpFlags(pub u8);
-
-impl TcpFlags {
-    pub(super) const FIN: u8 = 1 << 0;
-    pub(super) const SYN: u8 = 1 << 1;
-    pub(super) const RST: u8 = 1 << 2;
-    pub(super) const ACK: u8 = 1 << 4;
 }
 
 /// The sense of a match: as it stands, or negated.

@@ -7,7 +7,7 @@ use super::memory::remember;
 use super::rule::{because, rule};
 use super::{
     BaseHook, Chain, ChainName, DetectLocal, Is, NodeContext, PREPARED_SIZES, Pools, Rule, Set,
-    Statement, TcpFlags, TcpTimeouts,
+    Statement, TcpTimeouts,
 };
 use crate::model::{Balancing, Family, Protocol};
 
@@ -69,13 +69,7 @@ pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
 /// Returns the rule that resets established connections to gone endpoints. New connections do not
 /// go there: half-open ones end by themselves, and the client's next SYN gets another backend.
 fn reset_gone() -> Rule {
-    rule([
-        Statement::Protocol(Protocol::Tcp),
-        Statement::Translated,
-        Statement::EstablishedClient,
-        Statement::ToGoneEndpoint,
-        Statement::Reset,
-    ])
+    rule([Statement::ToGoneEndpoint, Statement::Reset])
 }
 
 /// Returns the rules of a balancer.
@@ -104,27 +98,13 @@ fn balance(pools: Pools, balancing: Balancing, affinity: bool, count: u32) -> Ve
 /// Returns the rule that lets the entry of a connection end after a second without an answer. It
 /// must meet real SYNs only: a connection that the kernel picks up in mid-stream would end, too.
 fn short_attempt(timeouts: TcpTimeouts) -> Rule {
-    let real = TcpFlags::FIN | TcpFlags::SYN | TcpFlags::RST | TcpFlags::ACK;
-    rule([
-        Statement::Protocol(Protocol::Tcp),
-        Statement::TcpFlags(TcpFlags(real), TcpFlags(TcpFlags::SYN)),
-        Statement::SetTimeouts(timeouts),
-    ])
+    rule([Statement::SetTimeouts(timeouts)])
 }
 
 /// Returns the rule that drops an endpoint's repeated answer to an attempt whose entry has ended. It
 /// would reach the client untranslated, and the client's reset would end the next attempt.
 fn late_answer() -> Rule {
-    let answer = TcpFlags::SYN | TcpFlags::ACK;
-    because(
-        "a late answer to an attempt to connect",
-        [
-            Statement::Protocol(Protocol::Tcp),
-            Statement::TcpFlags(TcpFlags(answer | TcpFlags::RST), TcpFlags(answer)),
-            Statement::Invalid,
-            Statement::Drop,
-        ],
-    )
+    because("a late answer to an attempt to connect", [Statement::LateAnswer, Statement::Drop])
 }
 
 fn affinity_base() -> Rule {
