@@ -101,10 +101,6 @@ pub enum Bitwise {
         /// The bits to flip after masking.
         xor: Vec<u8>,
     },
-    /// A shift to the left by this number of bits.
-    Left(u32),
-    /// A shift to the right.
-    Right(u32),
     /// An operation that is not decoded.
     Other,
 }

@@ -335,19 +335,12 @@ impl Field for Wanted {
 
 impl Field for Bitwise {
     fn read(attrs: &Attrs<'_>, kernel: u16) -> Option<Bitwise> {
-        let shift = || Some(u32::from_ne_bytes(Vec::read(attrs, 7)?.try_into().ok()?));
-        let operation = match attrs.be32(6).unwrap_or(0) {
-            0 => Vec::read(attrs, kernel)
-                .zip(Vec::read(attrs, 5))
-                .map(|(mask, xor)| Bitwise::Mask { mask, xor }),
-            1 => shift().map(Bitwise::Left),
-            2 => shift().map(Bitwise::Right),
-            _ => None,
-        };
-        Some(operation.unwrap_or(Bitwise::Other))
+        // Kernels from 5.6 on have other operations, by number.
+        let bits = Vec::read(attrs, kernel).zip(Vec::read(attrs, 5));
+        let bits = bits.filter(|_| attrs.be32(6).unwrap_or(0) == 0);
+        Some(bits.map_or(Bitwise::Other, |(mask, xor)| Bitwise::Mask { mask, xor }))
     }
 
-    /// Shifts are only read.
     fn write(&self, nftnl: u32, to: &mut Attributes) {
         if let Bitwise::Mask { mask, xor } = self {
             mask.write(nftnl, to);

@@ -59,15 +59,6 @@ impl<'a> Evaluation<'a> {
                 Step::NEXT
             }
             Expr::Ct { key, direction, to } => self.ct(*to, *key, *direction, view, state),
-            Expr::SetCt { key, from } => {
-                if *key == libc::NFT_CT_MARK {
-                    state.connection_mark = match state.tracking {
-                        Tracking::Tracked => self.registers.load(*from, 4),
-                        _ => Bits::unknown(4),
-                    };
-                }
-                Step::NEXT
-            }
             Expr::Compare { from, comparison, with } => {
                 let bits = self.registers.load(*from, with.len());
                 let truth = match comparison {
@@ -86,19 +77,17 @@ impl<'a> Evaluation<'a> {
             }
             Expr::Bitwise { from, to, length, operation } => {
                 let bits = self.registers.load(*from, *length as usize);
-                let result = match operation {
-                    Bitwise::Mask { mask, xor } => Some(bits.masked(mask, xor)),
-                    Bitwise::Left(by) => bits.shifted(true, *by),
-                    Bitwise::Right(by) => bits.shifted(false, *by),
-                    Bitwise::Other => None,
-                };
-                if result.is_none() {
-                    self.forget("an operation on bits");
+                match operation {
+                    Bitwise::Mask { mask, xor } => {
+                        self.registers.store(*to, &bits.masked(mask, xor));
+                        Step::NEXT
+                    }
+                    // The kernel writes whole registers.
+                    Bitwise::Other => {
+                        let length = bits.len().next_multiple_of(4);
+                        self.store_unknown(*to, length, "an operation on bits")
+                    }
                 }
-                // The kernel writes whole registers.
-                let unknown = || Bits::unknown(bits.len().next_multiple_of(4));
-                self.registers.store(*to, &result.unwrap_or_else(unknown));
-                Step::NEXT
             }
             Expr::ByteOrder { from, to, length, size } => {
                 let bits = self.registers.load(*from, *length as usize);
@@ -124,7 +113,7 @@ impl<'a> Evaluation<'a> {
                 Step::Match(truth)
             }
             Expr::Target(extension) => xt::target(extension, state),
-            Expr::Counter => Step::NEXT,
+            Expr::Counter | Expr::SetCt { .. } => Step::NEXT,
             Expr::Update { .. } => self.sometimes(expression.name()),
             Expr::Object { kind, .. } => match *kind {
                 NFT_OBJECT_COUNTER
@@ -314,19 +303,15 @@ impl<'a> Evaluation<'a> {
         }
         let packet = view.packet;
         let family = packet.family();
-        let tuple = view.tuple(direction == Some(1));
-        let address = |address: Option<IpAddr>| match address {
+        let is_reply = direction == Some(1);
+        let address = |address: Option<IpAddr>| match address.filter(|_| !is_reply) {
             Some(address) => Bits::known(octets(address)),
             None => Bits::unknown(octets(packet.source).len()),
-        };
-        let port = |port: Option<u16>| match port.filter(|_| has_ports(packet.protocol)) {
-            Some(port) => Bits::known(port.to_be_bytes()),
-            None => Bits::unknown(2),
         };
         let (bits, what) = match key {
             libc::NFT_CT_DIRECTION => (Bits::known([0]), ""),
             libc::NFT_CT_STATUS => (view.status(), "the status of the connection"),
-            libc::NFT_CT_MARK => (state.connection_mark.clone(), "the connection mark"),
+            libc::NFT_CT_MARK => (Bits::unknown(4), "the connection mark"),
             libc::NFT_CT_L3PROTOCOL => (Bits::known([family.number()]), ""),
             libc::NFT_CT_PROTOCOL => (Bits::known([packet.protocol]), ""),
             libc::NFT_CT_SRC_IP | libc::NFT_CT_DST_IP if family != Family::Ip => {
@@ -336,13 +321,17 @@ impl<'a> Evaluation<'a> {
                 return Step::Match(Truth::No);
             }
             libc::NFT_CT_SRC | libc::NFT_CT_SRC_IP | libc::NFT_CT_SRC_IP6 => {
-                (address(tuple.source), "the original source")
+                (address(view.original_source()), "an address of the connection")
             }
             libc::NFT_CT_DST | libc::NFT_CT_DST_IP | libc::NFT_CT_DST_IP6 => {
-                (address(Some(tuple.destination)), "")
+                (address(Some(packet.original_destination)), "an address of the connection")
             }
-            libc::NFT_CT_PROTO_SRC => (port(tuple.source_port), "the source port"),
-            libc::NFT_CT_PROTO_DST => (port(tuple.destination_port), "the destination port"),
+            libc::NFT_CT_PROTO_DST if !is_reply && has_ports(packet.protocol) => {
+                (Bits::known(packet.original_port.to_be_bytes()), "")
+            }
+            libc::NFT_CT_PROTO_SRC | libc::NFT_CT_PROTO_DST => {
+                (Bits::unknown(2), "a port of the connection")
+            }
             _ => {
                 // A connection may lack the property.
                 self.store_unknown(to, 16, "a property of the connection");

@@ -132,8 +132,6 @@ pub(super) struct State {
     pub(super) mark: Bits,
     /// Why it is not certain whether a rule has changed the mark.
     pub(super) mark_doubt: Option<String>,
-    /// In host order.
-    pub(super) connection_mark: Bits,
     pub(super) tracking: Tracking,
     /// Why it is not certain that the packet comes here.
     pub(super) doubt: Option<String>,
@@ -152,7 +150,6 @@ impl State {
             transport: self.transport.join(&other.transport),
             mark,
             mark_doubt: doubt.clone().filter(|_| is_vaguer).or(earlier),
-            connection_mark: self.connection_mark.join(&other.connection_mark),
             tracking: if same { self.tracking } else { Tracking::Unknown },
             doubt,
         }
@@ -164,14 +161,6 @@ impl State {
 pub(super) struct View<'a> {
     pub(super) packet: &'a JudgedPacket,
     pub(super) chain: &'a AttachedChain,
-}
-
-/// What is known of a direction of a connection.
-pub(super) struct Tuple {
-    pub(super) source: Option<IpAddr>,
-    pub(super) destination: IpAddr,
-    pub(super) source_port: Option<u16>,
-    pub(super) destination_port: Option<u16>,
 }
 
 impl<'a> View<'a> {
@@ -205,17 +194,18 @@ impl<'a> View<'a> {
         self.packet.input.as_ref().is_some_and(|name| name != "lo")
     }
 
-    /// Returns true if the source is certainly the one that the client used.
-    fn has_original_source(&self) -> bool {
-        self.is_ip()
+    /// Returns the source if it is certainly the one that the client used.
+    pub(super) fn original_source(&self) -> Option<IpAddr> {
+        let is_original = self.is_ip()
             && ([PREROUTING, FORWARD, OUTPUT].contains(&self.chain.hook)
-                || self.chain.priority < SOURCE_NAT)
+                || self.chain.priority < SOURCE_NAT);
+        is_original.then_some(self.packet.source)
     }
 
     /// Returns the status bits of the connection (`IPS_*`).
     pub(super) fn status(&self) -> Bits {
         let mut known = IPS_EXPECTED | IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED | IPS_DST_NAT;
-        if self.has_original_source() {
+        if self.original_source().is_some() {
             known |= IPS_SRC_NAT;
         }
         let value = if self.packet.translated { IPS_DST_NAT } else { 0 };
@@ -225,26 +215,6 @@ impl<'a> View<'a> {
     /// Returns the type of the route to the destination (`RTN_*`), if it is known.
     pub(super) fn destination_type(&self) -> Option<u32> {
         self.packet.is_local.map(|is_local| if is_local { RTN_LOCAL } else { RTN_UNICAST })
-    }
-
-    /// Returns the addresses and ports of a direction of the connection.
-    pub(super) fn tuple(&self, is_reply: bool) -> Tuple {
-        let packet = self.packet;
-        if is_reply {
-            Tuple {
-                source: Some(packet.destination),
-                destination: packet.source,
-                source_port: Some(packet.port),
-                destination_port: None,
-            }
-        } else {
-            Tuple {
-                source: self.has_original_source().then_some(packet.source),
-                destination: packet.original_destination,
-                source_port: None,
-                destination_port: Some(packet.original_port),
-            }
-        }
     }
 
     /// Returns the state of the packet before the first rule.
@@ -269,7 +239,6 @@ impl<'a> View<'a> {
             transport: transport_header(self.packet),
             mark: self.packet.mark.bits(),
             mark_doubt: None,
-            connection_mark: Bits::unknown(4),
             tracking,
             doubt: None,
         }

@@ -85,15 +85,6 @@ impl Bits {
         Bits(self.0.chunks(size.max(1)).flat_map(|unit| unit.iter().rev().copied()).collect())
     }
 
-    /// Returns a number in host order shifted to the left or right. `None` if this is no number of
-    /// four bytes.
-    pub(super) fn shifted(&self, left: bool, by: u32) -> Option<Bits> {
-        let (value, known) = self.number()?;
-        let shift = |it: u32| if left { it.checked_shl(by) } else { it.checked_shr(by) };
-        let (value, unknown) = (shift(value).unwrap_or(0), shift(!known).unwrap_or(0));
-        Some(Bits::partial(&value.to_ne_bytes(), &(!unknown).to_ne_bytes()))
-    }
-
     /// Returns whether one of these bits of a number in host order is set.
     pub(super) fn has_any(&self, bits: u32) -> Truth {
         !self.masked(&bits.to_ne_bytes(), &[]).equals(&[0; 4])
@@ -173,8 +164,6 @@ mod tests {
         let bits = Bits::known([1, 2]);
         let compared = [bits.equals(&[1]), bits.is_less(&[9]), bits.is_greater(&[0])];
         assert_eq!(compared, [Unknown; 3]);
-        assert_eq!(bits.shifted(true, 1), None);
-        assert_eq!(Bits::known([1; 4]).shifted(false, 99), Some(Bits::known([0; 4])));
         assert_eq!(Registers::new().load(Register(0), usize::MAX).len(), REGISTERS);
     }
 

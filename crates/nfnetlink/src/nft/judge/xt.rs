@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::packet::{State, Tracking, View, addresses, has_ports, octets};
+use super::packet::{State, Tracking, View, has_ports, octets};
 use super::registers::Bits;
 use super::step::{Step, untrack};
 use super::truth::Truth;
@@ -14,7 +14,7 @@ use crate::nft::Verdict;
 use crate::nft::uapi::{IPS_DST_NAT, IPS_SRC_NAT, STATE_UNTRACKED};
 
 /// Targets that neither end the way of a packet nor change what rules match.
-const NEUTRAL_TARGETS: [&str; 23] = [
+const NEUTRAL_TARGETS: [&str; 20] = [
     "AUDIT",
     "CHECKSUM",
     "CLASSIFY",
@@ -35,9 +35,6 @@ const NEUTRAL_TARGETS: [&str; 23] = [
     "TOS",
     "TRACE",
     "TTL",
-    "dscp",
-    "nflog",
-    "log",
 ];
 
 /// Flags among the states of conntrack (`XT_CONNTRACK_STATE_*`).
@@ -73,13 +70,7 @@ pub(super) fn matches(extension: &Extension, view: &View<'_>, state: &State) -> 
         ("udp", 0) => udp(info, view, state),
         ("multiport", 1) => multiport(info, view, state),
         ("mark", 1) => marked(info, &state.mark),
-        ("connmark", 1) => match state.tracking {
-            Tracking::Tracked => marked(info, &state.connection_mark),
-            Tracking::Before | Tracking::Untracked => Some(Truth::No),
-            Tracking::Unknown => None,
-        },
         ("addrtype", 1) => address_type(info, view),
-        ("iprange", 1) => address_range(info, view, state),
         _ => None,
     };
     truth.unwrap_or(Truth::Unknown)
@@ -108,10 +99,6 @@ pub(super) fn target(extension: &Extension, state: &mut State) -> Step {
             connection_mark(*revision, info, state);
             Step::NEXT
         }
-        "HMARK" => {
-            state.mark = Bits::unknown(4);
-            Step::NEXT
-        }
         "NOTRACK" => untrack(state),
         "CT" => match short(info, 0) {
             Some(flags) if flags & CT_NOTRACK != 0 => untrack(state),
@@ -132,8 +119,7 @@ fn unknown_target(name: &str) -> Step {
     Step::Anything { what: name.to_owned(), why: "the effect of this target is not known" }
 }
 
-/// Changes the marks as CONNMARK does (`struct xt_connmark_tginfo2`). The connection mark is unknown
-/// afterwards.
+/// Changes the mark as CONNMARK does (`struct xt_connmark_tginfo2`). The connection mark is not known.
 fn connection_mark(revision: u32, info: &[u8], state: &mut State) {
     const RESTORE: u32 = 2;
     match byte(info, 14).filter(|_| revision == 2) {
@@ -145,11 +131,8 @@ fn connection_mark(revision: u32, info: &[u8], state: &mut State) {
             let (value, known) = state.mark.number().unwrap_or_default();
             state.mark = Bits::partial(&value.to_ne_bytes(), &(known & !changed).to_ne_bytes());
         }
-        Some(0 | 1) => state.connection_mark = Bits::unknown(4),
-        _ => {
-            state.mark = Bits::unknown(4);
-            state.connection_mark = Bits::unknown(4);
-        }
+        Some(0 | 1) => {}
+        _ => state.mark = Bits::unknown(4),
     }
 }
 
@@ -167,30 +150,27 @@ fn conntrack(info: &[u8], view: &View<'_>, state: &State) -> Option<Truth> {
             has_state = has_state | view.status().has_any(status);
         }
     }
-    let [original, reply] = [false, true].map(|is_reply| view.tuple(is_reply));
     let address = |offset: usize, address: Option<IpAddr>| {
         address.map_or(Some(Truth::Unknown), |address| masked_address(info, offset, address))
     };
-    let port = |offset: usize, port: Option<u16>| {
-        let Some(port) = port else { return Some(Truth::Unknown) };
-        let range = short(info, offset)?..=short(info, offset + 16)?;
-        Some(Truth::from(range.contains(&port.into())))
-    };
+    let original_port = short(info, 140)?..=short(info, 156)?;
+    let original_port = original_port.contains(&view.packet.original_port.into()).into();
     // In the order of the flags `XT_CONNTRACK_*`.
     let checks = [
         has_state,
         Truth::from(short(info, 136)? == u32::from(view.packet.protocol)),
-        address(0, original.source)?,
-        address(32, Some(original.destination))?,
-        address(64, reply.source)?,
-        address(96, Some(reply.destination))?,
-        view.status().has_any(statuses),
-        // The time until it expires.
+        address(0, view.original_source())?,
+        address(32, Some(view.packet.original_destination))?,
+        // The addresses of answers.
         Truth::Unknown,
-        port(138, original.source_port)?,
-        port(140, original.destination_port)?,
-        port(142, reply.source_port)?,
-        port(144, reply.destination_port)?,
+        Truth::Unknown,
+        view.status().has_any(statuses),
+        // The time until it expires, and the client's port.
+        Truth::Unknown,
+        Truth::Unknown,
+        original_port,
+        Truth::Unknown,
+        Truth::Unknown,
         // The first packet has the original direction.
         Truth::Yes,
     ];
@@ -302,23 +282,6 @@ fn address_type(info: &[u8], view: &View<'_>) -> Option<Truth> {
         let kind = view.destination_type().filter(|_| !is_limited);
         let truth = kind.map_or(Truth::Unknown, |kind| (destination & 1 << kind != 0).into());
         result = result & truth.inverted(flags & INVERT_DESTINATION != 0);
-    }
-    Some(result)
-}
-
-/// `struct xt_iprange_mtinfo`.
-fn address_range(info: &[u8], view: &View<'_>, state: &State) -> Option<Truth> {
-    let flags = byte(info, 64)?;
-    let (at, length) = addresses(view.packet.family());
-    let half = length / 2;
-    let mut result = Truth::Yes;
-    for (is_asked, inverts, field, offset) in [(1, 1 << 4, at, 0), (2, 1 << 5, at + half, 32)] {
-        if flags & is_asked != 0 {
-            let from = info.get(offset..offset + half)?;
-            let to = info.get(offset + 16..offset + 16 + half)?;
-            let truth = state.network.slice(field, half).is_between(from, to);
-            result = result & truth.inverted(flags & inverts != 0);
-        }
     }
     Some(result)
 }
