@@ -7,8 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nfnetlink::nft::{
-    Counter, DumpedElement, ElementData, Elements, SetData, SetField, SetType, TableFamily, TypeOf,
-    Verdict,
+    Counter, DumpedElement, ElementData, Elements, SetField, SetType, TableFamily, TypeOf,
+    VERDICTS, Verdict,
 };
 use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
@@ -310,11 +310,8 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
         _ => None,
     };
     let data = set.value().map(|value| match value {
-        SetValue::Verdict => SetData::Verdict,
-        SetValue::Backend => {
-            let (type_id, length) = concatenate(family, &[Field::Destination, Field::Port]);
-            SetData::Value { type_id, length }
-        }
+        SetValue::Verdict => VERDICTS,
+        SetValue::Backend => concatenate(family, &[Field::Destination, Field::Port]),
     });
     let range_fields = set.has_ranges().then(|| {
         let mut lengths = [0; 4];
@@ -410,7 +407,7 @@ mod tests {
     fn the_numbers_of_concatenated_types_are_those_of_nft() {
         let endpoints = set_type(Family::V4, Set::Endpoints);
         assert_eq!((endpoints.key_type, endpoints.key_length), (0x001c_c344, 16));
-        assert_eq!(endpoints.data, Some(SetData::Value { type_id: 0x1cd, length: 8 }));
+        assert_eq!(endpoints.data, Some((0x1cd, 8)));
         let endpoints = set_type(Family::V6, Set::Endpoints);
         assert_eq!((endpoints.key_type, endpoints.key_length), (0x0020_c344, 28));
     }

@@ -14,11 +14,11 @@ use nix::errno::Errno;
 use super::expr_codec::{c_string, counter};
 use super::refusal::{Answer, Refusal};
 use super::uapi::{
-    NFT_DATA_VERDICT, NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE,
-    NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
-    NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
+    NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
-use super::{BaseChain, Elements, Expr, SetData, SetType, userdata};
+use super::{BaseChain, Elements, Expr, SetType, userdata};
 use crate::Family;
 use crate::attr::{align, nest, put_be32, put_be64, put_text};
 use crate::message::{self, HEADER, Message, messages, put_netfilter_header};
@@ -153,16 +153,9 @@ impl Batch {
         set_u32(sys::NFTNL_SET_FLAGS, kind.flags());
         set_u32(sys::NFTNL_SET_KEY_TYPE, kind.key_type);
         set_u32(sys::NFTNL_SET_KEY_LEN, kind.key_length);
-        match kind.data {
-            None => {}
-            Some(SetData::Verdict) => {
-                set_u32(sys::NFTNL_SET_DATA_TYPE, NFT_DATA_VERDICT);
-                set_u32(sys::NFTNL_SET_DATA_LEN, 0);
-            }
-            Some(SetData::Value { type_id, length }) => {
-                set_u32(sys::NFTNL_SET_DATA_TYPE, type_id);
-                set_u32(sys::NFTNL_SET_DATA_LEN, length);
-            }
+        if let Some((data_type, length)) = kind.data {
+            set_u32(sys::NFTNL_SET_DATA_TYPE, data_type);
+            set_u32(sys::NFTNL_SET_DATA_LEN, length);
         }
         if let Some(size) = kind.size {
             set_u32(sys::NFTNL_SET_DESC_SIZE, size);

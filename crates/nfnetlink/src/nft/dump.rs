@@ -2,16 +2,17 @@
 
 use super::element::{Age, ElementData};
 use super::uapi::{
-    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS,
-    NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC,
-    NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR,
-    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
-    NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME,
-    NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
+    NFT_DATA_VERDICT, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE,
+    NFTA_CHAIN_TYPE, NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
+    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN,
+    NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN,
+    NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
+    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS,
+    NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
 };
-use super::{Expr, SetData, SetType, Verdict, userdata};
+use super::{Expr, SetType, VERDICTS, Verdict, userdata};
 use crate::attr::{Attr, Attrs};
 
 /// A table in the kernel.
@@ -95,9 +96,10 @@ impl DumpedSet {
             name: attrs.text(NFTA_SET_NAME)?.to_owned(),
             flags: attrs.be32(NFTA_SET_FLAGS).unwrap_or(0),
             key: (attrs.be32(NFTA_SET_KEY_TYPE)?, attrs.be32(NFTA_SET_KEY_LEN)?),
-            data: attrs
-                .be32(NFTA_SET_DATA_TYPE)
-                .map(|kind| (kind, attrs.be32(NFTA_SET_DATA_LEN).unwrap_or(0))),
+            data: attrs.be32(NFTA_SET_DATA_TYPE).map(|kind| match kind {
+                NFT_DATA_VERDICT => VERDICTS,
+                kind => (kind, attrs.be32(NFTA_SET_DATA_LEN).unwrap_or(0)),
+            }),
             timeout: attrs.be64(NFTA_SET_TIMEOUT).filter(|it| *it > 0),
             size: attrs
                 .find(NFTA_SET_DESC)
@@ -109,15 +111,9 @@ impl DumpedSet {
     /// True if the set is defined like this, whatever its size.
     #[must_use]
     pub fn is(&self, kind: &SetType) -> bool {
-        let data_matches = match (kind.data, self.data) {
-            (None, None) => true,
-            (Some(SetData::Verdict), Some((type_id, _))) => {
-                type_id == super::uapi::NFT_DATA_VERDICT
-            }
-            (Some(SetData::Value { type_id, length }), Some(data)) => data == (type_id, length),
-            _ => false,
-        };
-        data_matches && self.key == (kind.key_type, kind.key_length) && self.flags == kind.flags()
+        self.data == kind.data
+            && self.key == (kind.key_type, kind.key_length)
+            && self.flags == kind.flags()
     }
 }
 

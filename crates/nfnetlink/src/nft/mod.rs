@@ -57,7 +57,7 @@ pub use judge::{JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{
-    BaseChain, ChainType, Hook, SetData, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST,
+    BaseChain, ChainType, Hook, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST, VERDICTS,
 };
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;

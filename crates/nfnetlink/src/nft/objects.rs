@@ -3,7 +3,7 @@
 pub use nftnl::{ChainType, Hook};
 
 use super::TypeOf;
-use super::uapi::NFT_SET_CONCAT;
+use super::uapi::{NFT_DATA_VERDICT, NFT_SET_CONCAT};
 
 /// `NFT_TABLE_F_DORMANT`: no packet meets the base chains of the table.
 pub const TABLE_DORMANT: u32 = 0x1;
@@ -23,19 +23,8 @@ pub struct BaseChain {
     pub priority: i32,
 }
 
-/// The data type of a map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetData {
-    /// Verdicts, optionally with a chain.
-    Verdict,
-    /// Values of a fixed length.
-    Value {
-        /// nft's number of the data type: six bits per field.
-        type_id: u32,
-        /// The length in bytes, each field padded to four.
-        length: u32,
-    },
-}
+/// The data of a map of verdicts: its type (`NFT_DATA_VERDICT`), without a length.
+pub const VERDICTS: (u32, u32) = (NFT_DATA_VERDICT, 0);
 
 /// The definition of a set or map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +33,9 @@ pub struct SetType {
     pub key_type: u32,
     /// The length of the key in bytes, each field padded to four.
     pub key_length: u32,
-    /// The data type of a map; `None` for a set.
-    pub data: Option<SetData>,
+    /// nft's number of the data type of a map, six bits per field, and the length of the data in bytes,
+    /// each field padded to four; `None` for a set.
+    pub data: Option<(u32, u32)>,
     /// For a set of ranges: the length of each key field in bytes, without padding; 0 for no field.
     pub range_fields: Option<[u8; 4]>,
     /// True for a set to which packets add elements, which expire.
