@@ -143,9 +143,10 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             load_key(family, *set, Load::Packet, exprs);
             exprs.push(lookup(set.name(), Wanted::Verdict));
         }
-        Statement::Balance(set, balancing, count) => {
-            load_key(family, *set, Load::Chosen(*balancing, *count), exprs);
-            translate_to(family, *set, exprs);
+        Statement::Balance(pools, balancing, count) => {
+            let set = pools.endpoints();
+            load_key(family, set, Load::Chosen(*balancing, *count), exprs);
+            translate_to(family, set, exprs);
         }
         Statement::HasMark(bits) => {
             exprs.push(Expr::Meta { key: mark, to: FIRST });

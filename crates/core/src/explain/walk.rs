@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use crate::model::{Backend, Balancing, Family, Protocol};
 use crate::plan::{
-    ChainName, FrontendKey, Is, Key, Pools, Rule, Set, SourceRange, Statement, Value, hash_index,
+    ChainName, Field, FrontendKey, Is, Key, Pools, Rule, Set, SourceRange, Statement, Value,
+    hash_index,
 };
 
 /// The first packet of a connection.
@@ -245,17 +246,15 @@ pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error
         false => ChainName::NatPrerouting,
     };
     let mut walker = Walker::new(packet, tables);
-    let end = match walker.chain(base, 0)? {
-        Flow::End(end) => end,
-        Flow::Continue => End::Untouched,
-        Flow::NoChain => End::NoTable,
-    };
-    let Walker { partly, marked, assumes_interface, .. } = walker;
-    let mut end = match partly {
-        Some(Partly { pools, frontend, choices, lost }) if !choices.is_empty() => {
-            End::Translated { choices, pools: Some(pools), frontend, lost }
+    let flow = walker.chain(base, 0)?;
+    let Walker { choices, lost, pools, frontend, marked, assumes_interface, .. } = walker;
+    let mut end = match (frontend, flow) {
+        (Some(frontend), _) if !choices.is_empty() => {
+            End::Translated { choices, pools, frontend, lost }
         }
-        _ => end,
+        (_, Flow::End(end)) => end,
+        (_, Flow::Continue) => End::Untouched,
+        (_, Flow::NoChain) => End::NoTable,
     };
     if let End::Translated { choices, .. } = &mut end {
         for choice in choices {
@@ -287,16 +286,12 @@ struct Walker<'a, T> {
     translated: bool,
     masquerades: bool,
     marked: Option<Masquerade>,
-    partly: Option<Partly>,
     assumes_interface: bool,
-}
-
-/// The slots that a balancer found, if others are missing.
-struct Partly {
-    pools: Pools,
-    frontend: FrontendKey,
+    /// The backends that balancers found so far, of this frontend and these pools.
     choices: Vec<Choice>,
-    /// The probability of a missing slot.
+    frontend: Option<FrontendKey>,
+    pools: Option<Pools>,
+    /// The probability of none of them.
     lost: f64,
 }
 
@@ -335,8 +330,11 @@ impl<'a, T: Tables> Walker<'a, T> {
             translated: false,
             masquerades: false,
             marked: None,
-            partly: None,
             assumes_interface: false,
+            choices: Vec::new(),
+            frontend: None,
+            pools: None,
+            lost: 1.0,
         }
     }
 
@@ -402,7 +400,9 @@ impl<'a, T: Tables> Walker<'a, T> {
                 Some(_) => Step::Leave(Flow::End(End::Foreign(chain))),
                 None => Step::NextRule,
             },
-            Statement::Balance(set, balancing, count) => self.balance(*set, *balancing, *count)?,
+            Statement::Balance(pools, balancing, count) => {
+                self.balance(*pools, *balancing, *count)?
+            }
             Statement::AffinityLookup => self.last_backend()?,
             // Another program may have set the bit before; that is not known here.
             Statement::HasMark(_) => holds(&Is::So, self.marked.is_some()),
@@ -461,30 +461,20 @@ impl<T: Tables> Walker<'_, T> {
     /// Returns the key of the packet in a set without slots.
     fn key(&self, set: Set) -> Option<Key> {
         let packet = self.packet;
-        Some(match set {
-            Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
-                Key::Address(packet.destination)
+        Some(match set.key() {
+            [Field::Destination] => Key::Address(packet.destination),
+            [Field::Destination, Field::Protocol, Field::Port] => {
+                Key::Frontend(packet.address_key()?)
             }
-            Set::ServiceIps
-            | Set::MasqueradeServices
-            | Set::ShortCircuit
-            | Set::RestrictedVips
-            | Set::AffinityServices => Key::Frontend(packet.address_key()?),
-            Set::ServiceNodeports
-            | Set::MasqueradeNodeports
-            | Set::ShortCircuitNodeports
-            | Set::AffinityNodeports => Key::Frontend(packet.node_port_key()?),
-            Set::AllowedSources => {
+            [Field::Protocol, Field::Port] => Key::Frontend(packet.node_port_key()?),
+            [Field::Destination, Field::Protocol, Field::Port, Field::Source] => {
                 let (first, last) = (packet.source, packet.source);
                 Key::Source(packet.address_key()?, SourceRange { first, last })
             }
-            Set::Hairpin if packet.source == packet.destination => Key::Hairpin(packet.source),
-            Set::Hairpin
-            | Set::Affinity
-            | Set::Endpoints
-            | Set::NodeportEndpoints
-            | Set::ShortCircuitEndpoints
-            | Set::ShortCircuitNodeportEndpoints => return None,
+            [Field::Source, Field::Destination] if packet.source == packet.destination => {
+                Key::Hairpin(packet.source)
+            }
+            _ => return None,
         })
     }
 
@@ -497,19 +487,22 @@ impl<T: Tables> Walker<'_, T> {
         let Some(frontend) = self.packet.address_key() else { return Ok(Step::NextRule) };
         let found = self.tables.last_backend(self.packet.source, frontend)?;
         let Some(backend) = found else { return Ok(Step::NextRule) };
-        let choices = vec![Choice::of(backend, 1.0)];
-        let end = End::Translated { choices, pools: None, frontend, lost: 0.0 };
-        Ok(Step::Leave(Flow::End(end)))
+        self.choices = vec![Choice::of(backend, 1.0)];
+        (self.frontend, self.lost) = (Some(frontend), 0.0);
+        Ok(Step::Leave(Flow::End(End::Untouched)))
     }
 
-    fn balance(&mut self, set: Set, balancing: Balancing, count: u32) -> Result<Step, T::Error> {
-        let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
+    fn balance(
+        &mut self,
+        pools: Pools,
+        balancing: Balancing,
+        count: u32,
+    ) -> Result<Step, T::Error> {
         let frontend = match pools {
-            Some(Pools::Services | Pools::ShortCircuit) => self.packet.address_key(),
-            Some(Pools::Nodeports | Pools::ShortCircuitNodeports) => self.packet.node_port_key(),
-            None => None,
+            Pools::Services | Pools::ShortCircuit => self.packet.address_key(),
+            Pools::Nodeports | Pools::ShortCircuitNodeports => self.packet.node_port_key(),
         };
-        let (Some(pools), Some(frontend)) = (pools, frontend) else { return Ok(Step::NextRule) };
+        let Some(frontend) = frontend else { return Ok(Step::NextRule) };
         let indexes = match balancing {
             // The source port is unknown.
             Balancing::Random | Balancing::SourceAndPortHash => 0..count,
@@ -520,32 +513,24 @@ impl<T: Tables> Walker<'_, T> {
         };
         let count = u32::try_from(indexes.len()).unwrap_or(count);
         let keys: Vec<Key> = indexes.map(|index| Key::Pool(frontend, index)).collect();
-        let found = self.tables.find(set, &keys)?;
+        let found = self.tables.find(pools.endpoints(), &keys)?;
         // The second rule of a balancer takes what the first one has missed.
-        let mut partly = self.partly.take().unwrap_or(Partly {
-            pools,
-            frontend,
-            choices: Vec::new(),
-            lost: 1.0,
-        });
-        let each = partly.lost / f64::from(count.max(1));
+        let each = self.lost / f64::from(count.max(1));
         let mut missed = 0_u32;
         for slot in found {
             match slot {
                 Some(Match::Value(Value::Backend(backend))) => {
-                    add(&mut partly.choices, backend, each);
+                    add(&mut self.choices, backend, each);
                 }
                 _ => missed += 1,
             }
         }
-        if missed == 0 {
-            let Partly { choices, .. } = partly;
-            let end = End::Translated { choices, pools: Some(pools), frontend, lost: 0.0 };
-            return Ok(Step::Leave(Flow::End(end)));
-        }
-        partly.lost = each * f64::from(missed);
-        self.partly = Some(partly);
-        Ok(Step::NextRule)
+        (self.frontend, self.pools) = (Some(frontend), Some(pools));
+        self.lost = each * f64::from(missed);
+        Ok(match missed {
+            0 => Step::Leave(Flow::End(End::Untouched)),
+            _ => Step::NextRule,
+        })
     }
 }
 

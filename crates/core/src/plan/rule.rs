@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use ipnet::IpNet;
 
-use super::{ChainName, Set, TcpTimeouts};
+use super::{ChainName, Pools, Set, TcpTimeouts};
 use crate::model::{Balancing, Protocol};
 
 /// The hook of a base chain. The chains of type nat see the first packet of a connection only
@@ -79,8 +79,8 @@ pub enum Statement {
     Dispatch(Set),
     /// Follows the verdict of the map for the packet's key before NAT, if the map has the key.
     DispatchUntranslated(Set),
-    /// Translates the destination to the backend at an index below this number, if the map has one.
-    Balance(Set, Balancing, u32),
+    /// Translates the destination to the backend at an index below this number, if the pools have one.
+    Balance(Pools, Balancing, u32),
     /// Translates the destination to the client's backend in `affinity`, if there is one.
     AffinityLookup,
     /// Stores the client's backend in `affinity` for this number of seconds.

@@ -89,7 +89,7 @@ fn balance(pools: Pools, balancing: Balancing, affinity: bool, count: u32) -> Ve
         statements.push(Statement::Jump(ChainName::AffinityLookup));
         statements.push(Statement::Goto(balancer(balancing, count)));
     } else {
-        statements.push(Statement::Balance(pools.endpoints(), balancing, count));
+        statements.push(Statement::Balance(pools, balancing, count));
         statements.extend((name != first).then_some(Statement::Goto(first)));
     }
     mark_node.into_iter().chain(statements.into_iter().map(|it| rule([it]))).collect()
