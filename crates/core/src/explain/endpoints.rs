@@ -48,18 +48,18 @@ impl fmt::Display for EndpointView {
     }
 }
 
-/// Why an endpoint gets no new connection.
+/// Why an endpoint gets no new connection. Of several copies, that with the first reason counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NotUsed {
-    /// It is not ready.
-    NotReady,
-    /// It is terminating, and ready ones exist or it does not serve any more.
-    Terminating,
     /// Its topology hints name other zones.
     OtherZone,
     /// Its topology hints name other nodes.
     OtherNode,
+    /// It is not ready.
+    NotReady,
+    /// It is terminating, and ready ones exist or it does not serve any more.
+    Terminating,
     /// The policy is Local, and it is on another node.
     NotLocal,
     /// It has an address of the other family.
@@ -122,8 +122,6 @@ pub(super) fn endpoints(
         view.used = view.probability > 0.0;
         if view.used {
             view.why = None;
-        } else if view.why.is_none() {
-            view.why = topology(store, view, target, locality);
         }
     }
     views.sort_by_key(|view| (!view.used, view.address, view.port));
@@ -153,10 +151,10 @@ fn view(
         Some(NotUsed::NotReady)
     } else if slice.weight == Some(0) {
         Some(NotUsed::Drained)
-    } else if target.policy == Policy::Local && !is_local {
-        Some(NotUsed::NotLocal)
+    } else if target.policy != Policy::Local {
+        topology(endpoint, locality)
     } else {
-        None
+        (!is_local).then_some(NotUsed::NotLocal)
     };
     EndpointView {
         address: endpoint.address,
@@ -172,30 +170,14 @@ fn view(
     }
 }
 
-/// Returns why a ready endpoint with the right port is not used: hints name other nodes or zones.
-fn topology(
-    store: &Store,
-    view: &EndpointView,
-    target: &Target,
-    locality: Locality<'_>,
-) -> Option<NotUsed> {
-    if target.policy == Policy::Local {
-        return None;
+/// Returns which hints of an endpoint name other nodes or zones.
+fn topology(endpoint: &Endpoint, locality: Locality<'_>) -> Option<NotUsed> {
+    let others = |hints: &[Arc<str>], here: &str| {
+        !hints.is_empty() && !hints.iter().any(|hint| &**hint == here)
+    };
+    if others(endpoint.node_hints(), locality.node) {
+        return Some(NotUsed::OtherNode);
     }
-    let slices = store.slices(&target.service);
-    let mut copies = slices
-        .filter(|slice| slice.family == target.key.family())
-        .flat_map(|slice| &slice.endpoints)
-        .filter(|endpoint| endpoint.address == view.address && endpoint.ready);
-    let endpoint = copies.next()?;
-    let node: Arc<str> = locality.node.into();
-    let zone = locality.zone.map(Arc::from);
-    let other_node = !endpoint.node_hints().is_empty() && !endpoint.node_hints().contains(&node);
-    let other_zone = !endpoint.zone_hints().is_empty()
-        && zone.is_some_and(|zone| !endpoint.zone_hints().contains(&zone));
-    match (other_node, other_zone) {
-        (_, true) if !other_node => Some(NotUsed::OtherZone),
-        (true, _) => Some(NotUsed::OtherNode),
-        _ => None,
-    }
+    let zone = locality.zone.filter(|zone| others(endpoint.zone_hints(), zone));
+    zone.map(|_| NotUsed::OtherZone)
 }
