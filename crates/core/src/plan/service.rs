@@ -29,8 +29,7 @@ pub struct ServicePlan {
     pub external_ips: Vec<IpAddr>,
     /// The addresses of its backends on this node, which may reach themselves through the Service.
     pub hairpins: Vec<IpAddr>,
-    /// The backends to which existing flows may stay ([`Selection::serving`]), sorted by key. Only
-    /// frontends whose pool differs have an entry.
+    /// The backends to which existing flows of UDP may stay ([`Selection::serving`]), sorted by key.
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// The health checks for load balancers, one per family.
     pub health_checks: Vec<HealthCheck>,
@@ -94,11 +93,8 @@ impl ServicePlan {
     /// SCTP.
     #[must_use]
     pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
-        let frontend = self.frontend(key).filter(|_| key.is_swept())?;
-        Some(match self.flows.binary_search_by_key(&key, |(key, _)| *key) {
-            Ok(place) => self.flows[place].1.clone(),
-            Err(_) => frontend.main_pool().cloned().unwrap_or_default(),
-        })
+        let place = self.flows.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(self.flows[place].1.clone())
     }
 
     /// Returns the kind of a frontend. An address that is also a ClusterIP of the Service counts as
@@ -183,14 +179,8 @@ fn plan_with<'a>(
             }
             let known = plan.frontends.len();
             plan_port(service, cluster_ip, port, &selection, slots, node_context, &mut plan);
-            let serving = &selection.serving;
-            let differs = |frontend: &Frontend| match frontend.main_pool() {
-                Some(pool) => !Arc::ptr_eq(pool, serving),
-                None => !serving.is_empty(),
-            };
-            let added = plan.frontends[known..].iter();
-            let added = added.filter(|(key, frontend)| key.is_swept() && differs(frontend));
-            plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
+            let added = plan.frontends[known..].iter().filter(|(key, _)| key.is_swept());
+            plan.flows.extend(added.map(|(key, _)| (*key, selection.serving.clone())));
             plan.hairpins.extend(&selection.local_addresses);
             local_ready.extend(selection.local_ready);
         }
