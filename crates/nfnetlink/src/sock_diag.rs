@@ -18,7 +18,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::Error;
-use crate::attr::{Attr, ip};
+use crate::attr::ip;
 use crate::message::Message;
 use crate::socket::{Bus, Request, Socket};
 
@@ -28,9 +28,6 @@ const BY_FAMILY: u16 = 20;
 const HEADER: usize = 72;
 /// `INET_DIAG_SKV6ONLY`, which the kernel adds for IPv6 sockets.
 const ATTR_V6_ONLY: u16 = 11;
-/// `INET_DIAG_LOCALS`: the addresses of an SCTP socket, each in a `struct sockaddr_storage`.
-const ATTR_LOCALS: u16 = 12;
-const SOCKADDR_STORAGE: usize = 128;
 /// `TCP_CLOSE`: the state of a UDP socket without a peer.
 const CLOSE: u8 = 7;
 /// `TCP_LISTEN`.
@@ -39,7 +36,8 @@ const LISTEN: u8 = 10;
 /// A socket that waits for packets from any peer, at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingSocket {
-    /// The local address; unspecified for all addresses. IPv4 for an IPv4 address in IPv6 form.
+    /// The local address, of SCTP the first; unspecified for all addresses. IPv4 for an IPv4 address in
+    /// IPv6 form.
     pub address: IpAddr,
     /// The local port.
     pub port: u16,
@@ -54,15 +52,29 @@ pub struct WaitingSocket {
 }
 
 impl WaitingSocket {
-    /// Reads the addresses of a socket in that state; none for another state, or a malformed message.
-    pub fn parse(message: &Message<'_>, state: u8) -> impl Iterator<Item = WaitingSocket> + use<> {
-        let socket = Self::parse_one(message).filter(|(_, found)| *found == state);
-        // Only SCTP has several addresses, and repeats the first one.
-        let locals = message.attrs_behind(HEADER).find(ATTR_LOCALS);
-        let locals: Vec<IpAddr> = locals.as_ref().map(addresses).unwrap_or_default();
-        socket.into_iter().flat_map(move |(socket, _)| {
-            let all = if locals.is_empty() { vec![socket.address] } else { locals.clone() };
-            all.into_iter().map(move |address| WaitingSocket { address, ..socket.clone() })
+    /// Reads a socket in that state; `None` for another state, or a malformed message.
+    #[must_use]
+    pub fn parse(message: &Message<'_>, wanted: u8) -> Option<WaitingSocket> {
+        let header: &[u8; HEADER] = message.payload.first_chunk()?;
+        let &[family, state, _, _, port0, port1, ..] = header;
+        let word = |at: usize| {
+            let bytes = header.get(at..)?.first_chunk()?;
+            Some(u32::from_ne_bytes(*bytes))
+        };
+        let length = match i32::from(family) {
+            _ if state != wanted => return None,
+            libc::AF_INET => 4,
+            libc::AF_INET6 => 16,
+            _ => return None,
+        };
+        let v6_only = message.attrs_behind(HEADER).find(ATTR_V6_ONLY);
+        Some(WaitingSocket {
+            address: ip(header.get(8..8 + length)?)?.to_canonical(),
+            port: u16::from_be_bytes([port0, port1]),
+            v6_only: v6_only.is_some_and(|it| it.payload.first().is_some_and(|it| *it != 0)),
+            interface: word(40).filter(|index| *index != 0),
+            uid: word(64)?,
+            inode: word(68)?,
         })
     }
 
@@ -75,44 +87,6 @@ impl WaitingSocket {
             own => own == address,
         }
     }
-
-    fn parse_one(message: &Message<'_>) -> Option<(WaitingSocket, u8)> {
-        let header: &[u8; HEADER] = message.payload.first_chunk()?;
-        let &[family, state, _, _, port0, port1, ..] = header;
-        let word = |at: usize| {
-            let bytes = header.get(at..)?.first_chunk()?;
-            Some(u32::from_ne_bytes(*bytes))
-        };
-        let length = match i32::from(family) {
-            libc::AF_INET => 4,
-            libc::AF_INET6 => 16,
-            _ => return None,
-        };
-        let address = ip(header.get(8..8 + length)?)?.to_canonical();
-        let v6_only = message.attrs_behind(HEADER).find(ATTR_V6_ONLY);
-        let socket = WaitingSocket {
-            address,
-            port: u16::from_be_bytes([port0, port1]),
-            v6_only: v6_only.is_some_and(|it| it.payload.first().is_some_and(|it| *it != 0)),
-            interface: word(40).filter(|index| *index != 0),
-            uid: word(64)?,
-            inode: word(68)?,
-        };
-        Some((socket, state))
-    }
-}
-
-/// Reads the addresses of `INET_DIAG_LOCALS`.
-fn addresses(locals: &Attr<'_>) -> Vec<IpAddr> {
-    let read = |storage: &[u8]| {
-        let family = u16::from_ne_bytes(*storage.first_chunk()?);
-        match i32::from(family) {
-            libc::AF_INET => ip(storage.get(4..8)?),
-            libc::AF_INET6 => ip(storage.get(8..24)?).map(|address| address.to_canonical()),
-            _ => None,
-        }
-    };
-    locals.payload.chunks(SOCKADDR_STORAGE).filter_map(read).collect()
 }
 
 /// Lists the sockets of both families that wait for packets of a protocol (`IPPROTO_*`) from any peer,
@@ -143,27 +117,6 @@ pub fn waiting(protocol: u8) -> Result<Vec<WaitingSocket>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attr::put;
-    use crate::message::{self, messages};
-
-    #[test]
-    fn all_addresses_of_an_sctp_socket_are_read() {
-        let mut storages = vec![0; 2 * SOCKADDR_STORAGE];
-        storages[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-        storages[4..8].copy_from_slice(&[192, 0, 2, 1]);
-        let v6 = SOCKADDR_STORAGE;
-        storages[v6..v6 + 2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-        storages[v6 + 23] = 1;
-        let mut bytes = Vec::new();
-        message::put(&mut bytes, BY_FAMILY, 0, 1, |body| {
-            body.extend_from_slice(&[libc::AF_INET as u8, LISTEN]);
-            body.resize(16 + HEADER, 0);
-            put(body, ATTR_LOCALS, &storages);
-        });
-        let message = messages(&bytes).next().expect("one message");
-        let found = WaitingSocket::parse(&message, LISTEN).map(|it| it.address.to_string());
-        assert_eq!(found.collect::<Vec<_>>(), ["192.0.2.1", "::1"]);
-    }
 
     #[test]
     fn a_socket_on_all_ipv6_addresses_accepts_ipv4_unless_it_is_v6_only() {
