@@ -200,8 +200,6 @@ impl Operand<'_> {
             format!("{plain} & {}", number(mask))
         } else if xor.iter().map(|byte| !byte).eq(mask.iter().copied()) {
             format!("{plain} | {}", number(xor))
-        } else if mask.iter().all(|byte| *byte == 0xff) {
-            format!("{plain} ^ {}", number(xor))
         } else {
             format!("({plain} & {}) ^ {}", number(mask), number(xor))
         }
