@@ -1,6 +1,6 @@
 //! The resolution of conflicts between Services that claim the same frontend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use indexmap::map::Entry;
@@ -81,8 +81,8 @@ impl fmt::Display for ConflictReason {
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     first: ArrivalMap<FrontendKey, Precedence>,
-    /// The claims after the first, sorted by precedence.
-    others: BTreeMap<FrontendKey, Vec<Precedence>>,
+    /// The claims after the first, if there are any.
+    others: BTreeMap<FrontendKey, BTreeSet<Precedence>>,
 }
 
 impl Claims {
@@ -101,24 +101,21 @@ impl Claims {
             Entry::Occupied(first) if *first.get() < claim => claim,
             Entry::Occupied(mut first) => first.insert(claim),
         };
-        let others = self.others.entry(key).or_default();
-        if let Err(place) = others.binary_search(&later) {
-            others.insert(place, later);
-        }
+        self.others.entry(key).or_default().insert(later);
     }
 
     pub(super) fn remove(&mut self, key: FrontendKey, claim: &Precedence) {
-        let others = self.others.get_mut(&key);
+        let mut others = self.others.remove(&key).unwrap_or_default();
         if self.first.get(&key) == Some(claim) {
-            match others.filter(|others| !others.is_empty()) {
-                Some(others) => self.first.insert(key, others.remove(0)),
+            match others.pop_first() {
+                Some(next) => self.first.insert(key, next),
                 None => self.first.swap_remove(&key),
             };
-        } else if let Some(others) = others {
-            others.retain(|other| other != claim);
+        } else {
+            others.remove(claim);
         }
-        if self.others.get(&key).is_some_and(Vec::is_empty) {
-            self.others.remove(&key);
+        if !others.is_empty() {
+            self.others.insert(key, others);
         }
     }
 
