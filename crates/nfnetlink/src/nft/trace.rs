@@ -5,7 +5,7 @@
 //!
 //! [`Expr::SetMeta`]: super::Expr::SetMeta
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::uapi::{
@@ -15,7 +15,7 @@ use super::uapi::{
     NFTA_TRACE_VERDICT, kind,
 };
 use super::{DumpedRule, Error, NfProto, Socket, Verdict};
-use crate::attr::{put_be64, put_text};
+use crate::attr::{ip, put_be64, put_text};
 use crate::message::Message;
 use crate::socket::{self, Bus};
 
@@ -83,20 +83,14 @@ impl PacketHeader {
     /// skipped as far as `network` has them.
     #[must_use]
     pub fn parse(network: &[u8], transport: &[u8]) -> Option<PacketHeader> {
-        let (protocol, source, destination) = match network.first()? >> 4 {
-            4 => {
-                let address = |at| Some(IpAddr::V4(Ipv4Addr::from(four(network, at)?)));
-                (*network.get(9)?, address(12)?, address(16)?)
-            }
-            6 => {
-                let address = |at: usize| {
-                    let bytes: &[u8; 16] = network.get(at..)?.first_chunk()?;
-                    Some(IpAddr::V6(Ipv6Addr::from(*bytes)))
-                };
-                (*network.get(6)?, address(8)?, address(24)?)
-            }
+        let (protocol_at, source_at, length) = match network.first()? >> 4 {
+            4 => (9, 12, 4),
+            6 => (6, 8, 16),
             _ => return None,
         };
+        let protocol = *network.get(protocol_at)?;
+        let address = |at: usize| ip(network.get(at..at + length)?);
+        let (source, destination) = (address(source_at)?, address(source_at + length)?);
         let known = [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_SCTP];
         let has_ports = known.contains(&i32::from(protocol));
         let port = |at: usize| {
@@ -147,10 +141,6 @@ impl PacketHeader {
     pub fn is_reset(&self) -> bool {
         self.tcp_flags.is_some_and(|flags| flags & 0x04 != 0)
     }
-}
-
-fn four(bytes: &[u8], at: usize) -> Option<[u8; 4]> {
-    bytes.get(at..)?.first_chunk().copied()
 }
 
 impl TraceEvent {
