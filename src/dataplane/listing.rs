@@ -4,7 +4,6 @@ use foldhash::HashMap;
 use nfnetlink::nft::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTimeouts, Error, Kernel,
 };
-use nix::errno::Errno;
 use shunt_core::model::Family;
 use shunt_core::plan::{Chain, ChainName, NodeContext, Set, TABLE, base_chains, on_demand_chain};
 
@@ -89,8 +88,5 @@ pub(super) fn look_up(
     each: &mut dyn FnMut(usize, DumpedElement<'_>),
 ) -> Result<(), Error> {
     let slices: Vec<&[u8]> = keys.iter().map(Bytes::as_slice).collect();
-    match kernel.lookup(table_family(family), TABLE, set.name(), &slices, each) {
-        Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(()),
-        result => result,
-    }
+    kernel.lookup(table_family(family), TABLE, set.name(), &slices, each)
 }

@@ -46,7 +46,7 @@ pub trait Kernel: Send {
     /// Returns the table of that name, if there is one.
     ///
     /// # Errors
-    /// As every listing: [`Error::Interrupted`] if commits interrupt every attempt.
+    /// [`Error::Request`] if the kernel refuses the query.
     fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error>;
 
     /// Lists the chains of a table.
@@ -88,12 +88,11 @@ pub trait Kernel: Send {
 
     /// Looks up elements of a set or map by their keys, as `nft get element` does. Calls `each`
     /// with the place of a key and its element. In a set of ranges, that is the range that contains
-    /// the key. The caller pads each field of a key to four bytes. The keys may be answered by
-    /// different generations.
+    /// the key; a set or table that does not exist has none. The caller pads each field of a key to four
+    /// bytes. The keys may be answered by different generations.
     ///
     /// # Errors
-    /// [`Error::Request`] with `ENOENT` if there is no such table or set, with `EINVAL` if a key has
-    /// another length than the keys of the set.
+    /// [`Error::Request`] with `EINVAL` if a key has another length than the keys of the set.
     fn lookup(
         &mut self,
         family: Family,

@@ -6,8 +6,8 @@ use super::refusal::Answer;
 use super::uapi::{
     NFT_SET_ELEM_CATCHALL, NFTA_DATA_VALUE, NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID,
     NFTA_LIST_ELEM, NFTA_OBJ_TABLE, NFTA_RULE_TABLE, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
-    NFTA_SET_TABLE, kind,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_TABLE,
+    NFTA_TABLE_NAME, kind,
 };
 use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Error,
@@ -149,9 +149,9 @@ impl Kernel for Socket {
     }
 
     fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error> {
-        let named = |attrs: &Attrs<'_>| DumpedTable::parse(attrs).filter(|it| it.name == table);
-        let found = self.list("list tables", libc::NFT_MSG_GETTABLE, family, None, named)?;
-        Ok(found.into_iter().next_back())
+        let of = |body: &mut Vec<u8>| put_text(body, NFTA_TABLE_NAME, table);
+        let message = libc::NFT_MSG_GETTABLE;
+        self.get("read a table", message, family.number(), of, DumpedTable::parse)
     }
 
     fn chains(&mut self, family: Family, table: &str) -> Result<Vec<DumpedChain>, Error> {
@@ -200,37 +200,21 @@ impl Kernel for Socket {
         each: &mut dyn FnMut(usize, DumpedElement<'_>),
     ) -> Result<(), Error> {
         let mut failure = None;
-        let (mut is_found, mut is_missing) = (false, false);
         for (chunk, start) in keys.chunks(KEYS).zip((0..).step_by(KEYS)) {
             let body = |key: &&[u8], body: &mut Vec<u8>| {
                 put_netfilter_header(body, family.number(), 0);
                 put_query(body, table, set, Some(key));
             };
             let answered = |place: usize, answer: Result<Message<'_>, Errno>| match answer {
-                Ok(message) => {
-                    is_found = true;
-                    elements(&message).for_each(|element| each(start + place, element));
-                }
-                Err(Errno::ENOENT) => is_missing = true,
+                Ok(message) => elements(&message).for_each(|element| each(start + place, element)),
+                // The kernel has one error for a missing element, set and table.
+                Err(Errno::ENOENT) => {}
                 Err(errno) => failure = Some(errno),
             };
             self.connection.request_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, answered)?;
         }
         let request = "look up an element";
-        if let Some(errno) = failure {
-            return Err(Error::Request { request, errno });
-        }
-        // The kernel has one error for a missing element, set and table.
-        if is_missing && !is_found {
-            let of = |body: &mut Vec<u8>| {
-                put_text(body, NFTA_SET_TABLE, table);
-                put_text(body, NFTA_SET_NAME, set);
-            };
-            // Not a listing, which commits could interrupt.
-            self.get(request, libc::NFT_MSG_GETSET, family.number(), of, DumpedSet::parse)?
-                .ok_or(Error::Request { request, errno: Errno::ENOENT })?;
-        }
-        Ok(())
+        failure.map_or(Ok(()), |errno| Err(Error::Request { request, errno }))
     }
 
     fn port(&self) -> u32 {
@@ -266,11 +250,8 @@ mod tests {
         netns.run(|| {
             let mut socket = Socket::open()?;
             let owner = socket.port();
-            let Socket { connection, dumps } = &mut socket;
-            for broken in [connection, dumps] {
-                let list = Request::dump("list sets", kind(libc::NFT_MSG_GETSET));
-                broken.start(list, |body| put_netfilter_header(body, Family::Ip.number(), 0))?;
-            }
+            let list = Request::dump("list sets", kind(libc::NFT_MSG_GETSET));
+            socket.dumps.start(list, |body| put_netfilter_header(body, Family::Ip.number(), 0))?;
             assert!(socket.table(Family::Ip, "t")?.is_some());
             assert_eq!(socket.chains(Family::Ip, "t")?.len(), 1);
             assert_eq!(socket.sets(Family::Ip, "t")?.len(), 1);
