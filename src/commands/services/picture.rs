@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
+use shunt_core::explain::{EndpointView, Finding, NotUsed, frontend_view, why_ignored};
 use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
 use shunt_core::plan::{self, FrontendKey, FrontendKind, SourceRange, loopback_address};
 
@@ -171,9 +171,9 @@ impl Painter<'_> {
         let is_owner = desired.service_of(key) == Some(&service.name);
         let planned = desired.frontend(key).filter(|_| is_owner);
         let view = planned.and_then(|_| frontend_view(key, store, desired));
+        let (views, finding) = view.unwrap_or_default();
         let has_no_address = node_addresses.as_ref().is_some_and(Vec::is_empty);
-        let (state, reason) =
-            self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
+        let (state, reason) = self.state(service, key, planned.is_some(), finding, has_no_address);
         let frontend = Frontend {
             kind: kind_word(kind),
             node_addresses,
@@ -183,7 +183,6 @@ impl Painter<'_> {
             ..Frontend::at(key, &plan::label(service, port), &port.name)
         };
         let Some(planned) = planned else { return frontend };
-        let views = view.map(|view| view.endpoints).unwrap_or_default();
         let of_family = |view: &EndpointView| view.why != Some(NotUsed::OtherFamily);
         let listed = views.iter().filter(|view| of_family(view)).count();
         let verdict = self.kernel.verdicts.map(|all| all.get(&key));
@@ -221,7 +220,7 @@ impl Painter<'_> {
         service: &model::Service,
         key: FrontendKey,
         is_planned: bool,
-        view: Option<&FrontendView>,
+        finding: Option<Finding>,
         has_no_address: bool,
     ) -> (&'static str, Option<String>) {
         let Subject { desired, agent, .. } = self.sources;
@@ -249,7 +248,7 @@ impl Painter<'_> {
             let reason = "nodePortAddresses selects no address of this family".to_owned();
             return ("no-address", Some(reason));
         }
-        match view.and_then(|view| view.finding.clone()) {
+        match finding {
             Some(finding) => (finding.code.as_str(), Some(finding.text)),
             None if desired.oversized().contains(&service.name) => {
                 ("too-many-elements", Some(plan::OVERSIZED.to_owned()))

@@ -5,22 +5,16 @@ use crate::plan::{Desired, FrontendKey, Outcome};
 
 use super::endpoints::{EndpointView, choices_of};
 use super::findings::Finding;
-use super::reasons::{DROPPED, Target, no_endpoints, no_local, target};
+use super::reasons::{DROPPED, no_endpoints, no_local, target};
 
-/// A planned frontend, as clients without a short circuit use it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FrontendView {
-    /// The frontend.
-    pub target: Target,
-    /// The endpoints of the service port.
-    pub endpoints: Vec<EndpointView>,
-    /// Why no endpoint is used; `None` if one is.
-    pub finding: Option<Finding>,
-}
-
-/// Describes a frontend. Returns `None` if no Service owns it.
+/// Describes a frontend, as clients without a short circuit use it: the endpoints of its service port, and
+/// why none is used, if none is. Returns `None` if no Service owns it.
 #[must_use]
-pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Option<FrontendView> {
+pub fn frontend_view(
+    key: FrontendKey,
+    store: &Store,
+    desired: &Desired,
+) -> Option<(Vec<EndpointView>, Option<Finding>)> {
     let frontend = desired.frontend(key)?;
     let pool: &[_] = frontend.main_pool().map_or(&[], |pool| pool);
     let (target, endpoints) = target(key, None, store, desired, &choices_of(pool))?;
@@ -29,7 +23,7 @@ pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Opti
         Outcome::Reject => Some(no_endpoints(store, &target, &endpoints)),
         Outcome::Drop => Some(no_local(&target, &endpoints, DROPPED)),
     };
-    Some(FrontendView { target, endpoints, finding })
+    Some((endpoints, finding))
 }
 
 #[cfg(test)]
@@ -37,7 +31,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::explain::{Code, NotUsed, Policy};
+    use crate::explain::{Code, NotUsed};
     use crate::model::{
         Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, ObjectName, Protocol,
         Service, ServicePort, TrafficPolicy,
@@ -55,7 +49,10 @@ mod tests {
         }
     }
 
-    fn view(policy: TrafficPolicy, endpoints: Vec<Endpoint>) -> FrontendView {
+    fn view(
+        policy: TrafficPolicy,
+        endpoints: Vec<Endpoint>,
+    ) -> (Vec<EndpointView>, Option<Finding>) {
         let name = ObjectName::new("shop", "checkout");
         let service = Service {
             name,
@@ -101,17 +98,17 @@ mod tests {
             endpoint(2, true, "there"),
             endpoint(3, false, "there"),
         ];
-        let view = view(TrafficPolicy::Cluster, endpoints);
-        let seen: Vec<_> = view.endpoints.iter().map(|it| (it.probability, it.why)).collect();
+        let (views, finding) = view(TrafficPolicy::Cluster, endpoints);
+        let seen: Vec<_> = views.iter().map(|it| (it.probability, it.why)).collect();
         assert_eq!(seen, [(0.5, None), (0.5, None), (0.0, Some(NotUsed::NotReady))]);
-        assert!(view.endpoints[2].probability.is_sign_positive());
-        assert_eq!(&*view.endpoints[0].zone_hints, ["zone-a".into()]);
-        assert_eq!((view.target.policy, view.finding), (Policy::Cluster, None));
+        assert!(views[2].probability.is_sign_positive());
+        assert_eq!(&*views[0].zone_hints, ["zone-a".into()]);
+        assert_eq!(finding, None);
     }
 
     #[test]
     fn frontend_without_usable_endpoint_has_a_finding() {
-        let code = |policy, endpoints| view(policy, endpoints).finding.map(|it| it.code);
+        let code = |policy, endpoints| view(policy, endpoints).1.map(|it| it.code);
         let there = || vec![endpoint(2, true, "there")];
         assert_eq!(code(TrafficPolicy::Local, there()), Some(Code::NoLocalEndpoints));
         assert_eq!(code(TrafficPolicy::Cluster, Vec::new()), Some(Code::NoEndpoints));

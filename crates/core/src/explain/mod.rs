@@ -12,7 +12,7 @@ mod walk;
 
 pub use endpoints::{EndpointView, NotUsed};
 pub use findings::{Code, Finding};
-pub use frontend::{FrontendView, frontend_view};
+pub use frontend::frontend_view;
 pub use planned::Planned;
 pub use reasons::{
     Policy, Reasons, Target, lost_claims, node_port_addresses, reasons, why_ignored,
