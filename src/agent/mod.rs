@@ -49,7 +49,7 @@ use crate::serve::http::{Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
-use crate::serve::query::{self, Excerpt, Objects as Answer, Question};
+use crate::serve::query::{self, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
 use crate::serve::unbound_ports::{Server, UnboundPorts};
@@ -335,8 +335,7 @@ fn answers(
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
         let (snapshot, status) = (known.snapshot(), status());
-        let excerpt = Excerpt::of(&snapshot, &history, question);
-        serde_json::to_vec(&Answer { excerpt, options: snapshot.options(), status })
+        serde_json::to_vec(&Answer::of(&snapshot, status, &history, question))
     }
 }
 

@@ -65,7 +65,7 @@ impl History {
         let Status { version, node, started, told, .. } = objects.status;
         // The rest is of this moment, and may name servers and files.
         objects.status = Status { version, node, started, told, ..Status::default() };
-        History { since: objects.excerpt.since, changes: lines(&objects), objects }
+        History { since: objects.since, changes: lines(&objects), objects }
     }
 
     /// Returns it with a random word in place of each name, the same for the same name.
@@ -79,7 +79,7 @@ impl History {
             *word = format!("n{:016x}", random.hash_one(name));
         }
         // The rest has words of shunt's own.
-        for place in ["/changes", "/objects/excerpt", "/objects/status/node"] {
+        for place in ["/changes", "/objects/changes", "/objects/history", "/objects/status/node"] {
             json.pointer_mut(place).into_iter().for_each(|it| replace_names(it, &names));
         }
         serde_json::from_value(json).context("cannot replace the names")
@@ -136,7 +136,7 @@ fn replace_names(json: &mut Value, names: &BTreeMap<String, String>) {
 pub(super) fn lines(objects: &Objects) -> Vec<Line> {
     let (mut store, _) = objects.store();
     let mut lines = Vec::new();
-    for entry in objects.excerpt.history.iter().rev() {
+    for entry in objects.history.iter().rev() {
         let (mut texts, seconds) = match &entry.what {
             What::Noticed(text) => (vec![text.clone()], None),
             What::Changed(before, seconds) => {

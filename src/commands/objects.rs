@@ -15,7 +15,7 @@ use crate::agent::Failure;
 use crate::agent::logging;
 use crate::agent::settings::effective;
 use crate::config::Loaded;
-use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask};
+use crate::serve::query::{NoAnswer, Objects, Selection, ask};
 use crate::serve::status::{Status, Time};
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests;
@@ -46,7 +46,7 @@ impl ObjectArguments {
         } else {
             let settings = effective(&self.settings, &self.logging)?;
             let mut objects = of_manifests(&self.manifests, &settings)?;
-            let changes = &mut objects.excerpt.changes;
+            let changes = &mut objects.changes;
             changes.extend(match is_offline {
                 true => Some(addresses_of_node(changes)),
                 // Without permission to list them, node ports have no address.
@@ -81,7 +81,7 @@ impl ObjectArguments {
 
 /// Makes the objects those of an earlier time.
 pub(super) fn rewind(objects: &mut Objects, at: Time) -> anyhow::Result<()> {
-    let since = objects.excerpt.since;
+    let since = objects.since;
     anyhow::ensure!(at >= since, "the history begins at {since}, after --at {at}");
     objects.rewind(at);
     Ok(())
@@ -102,7 +102,8 @@ pub(super) fn of_manifests(paths: &[PathBuf], settings: &Loaded) -> Result<Objec
     Ok(Objects {
         options: settings.config.options.clone(),
         status: Status { node, ..Status::default() },
-        excerpt: Excerpt { changes, ..Excerpt::default() },
+        changes,
+        ..Objects::default()
     })
 }
 

@@ -36,7 +36,7 @@ pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<
         let is_wrong = |problem: &&Diagnostic| problem.severity != Severity::Note;
         found.problems.iter().filter(is_wrong).for_each(Diagnostic::log);
         let changes = found.objects.into_iter().filter_map(|object| object.change);
-        objects.excerpt.changes.extend(changes);
+        objects.changes.extend(changes);
     }
     Ok(server.examples)
 }

@@ -16,7 +16,7 @@ use crate::commands::history;
 use crate::commands::objects::{place, settled};
 use crate::commands::{output, some_of};
 use crate::dataplane::KernelTables;
-use crate::serve::query::{Excerpt, Selection};
+use crate::serve::query::{Objects, Selection};
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
 pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
@@ -44,7 +44,7 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         let differs =
             explanation.frontends.iter().any(|frontend| frontend.has(Code::KernelDiffers));
         // The number of syncs does not matter: they concern other objects, too.
-        let Excerpt { changes, history, .. } = objects.excerpt;
+        let Objects { changes, history, .. } = objects;
         Ok((explanation, differs.then_some((changes, history))))
     })?;
     if !is_certain {

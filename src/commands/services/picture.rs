@@ -85,7 +85,7 @@ pub(super) fn picture(
         node: locality.node.to_owned(),
         zone: locality.zone.map(str::to_owned),
         source: if agent.is_some() { "agent" } else { "manifests" },
-        revision: agent.map(|agent| agent.excerpt.revision),
+        revision: agent.map(|agent| agent.revision),
         problems,
         states: BTreeMap::new(),
         services: services.map(|service| painter.service(service)).collect(),

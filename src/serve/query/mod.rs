@@ -4,17 +4,19 @@
 //! The thread that answers is not the dataplane's: a question never delays a commit, and gets an
 //! answer even if the dataplane hangs.
 
-mod excerpt;
+mod selection;
 mod socket;
+
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, Dirty, Kind, Store};
 use shunt_core::plan::{Desired, Options};
 
-use crate::serve::history::What;
+use crate::serve::history::{Entry, What};
 use crate::serve::status::{Status, Time};
 
-pub use excerpt::{Excerpt, Selection};
+pub use selection::Selection;
 pub use socket::{NoAnswer, ask, serve};
 
 /// A question to the agent: [`Objects`] as of the last sync.
@@ -35,8 +37,15 @@ pub struct Objects {
     pub status: Status,
     /// The options of the plan.
     pub options: Options,
-    /// The objects.
-    pub excerpt: Excerpt,
+    /// That of the snapshot.
+    pub revision: u64,
+    /// The changes that rebuild the objects in an empty store.
+    pub changes: Vec<Change>,
+    /// How far back the history reaches.
+    pub since: Time,
+    /// What changed, the oldest first: all that is known if the history is asked for, a few of the
+    /// latest changes of one Service or address otherwise.
+    pub history: Vec<Arc<Entry>>,
 }
 
 impl Objects {
@@ -44,7 +53,7 @@ impl Objects {
     #[must_use]
     pub fn store(&self) -> (Store, Dirty) {
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
-        for change in &self.excerpt.changes {
+        for change in &self.changes {
             store.apply(change.clone(), &mut dirty);
         }
         (store, dirty)
@@ -52,7 +61,7 @@ impl Objects {
 
     /// Makes the objects those of an earlier time.
     pub fn rewind(&mut self, to: Time) {
-        let Excerpt { changes, history, .. } = &mut self.excerpt;
+        let Objects { changes, history, .. } = self;
         for entry in history.drain(..).rev().take_while(|entry| entry.at > to) {
             let What::Changed(before, _) = &entry.what else { continue };
             let is_of_node =

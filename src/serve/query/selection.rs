@@ -2,33 +2,16 @@
 
 use std::net::IpAddr;
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
-use shunt_core::model::{Change, ObjectName, Service};
+use shunt_core::model::{ObjectName, Service};
 
-use super::Question;
+use super::{Objects, Question};
 use crate::dataplane::Snapshot;
-use crate::serve::history::{Entry, History};
-use crate::serve::status::Time;
+use crate::serve::history::History;
+use crate::serve::status::{Status, Time};
 
 /// The number of entries of a history that comes with objects of a Service or an address.
 const LATEST: usize = 3;
-
-/// A part of the agent's objects: the changes that rebuild it in an empty store.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Excerpt {
-    /// That of the snapshot.
-    pub revision: u64,
-    /// The objects.
-    pub changes: Vec<Change>,
-    /// How far back the history reaches.
-    pub since: Time,
-    /// What changed, the oldest first: all that is known if the history is asked for, a few of the
-    /// latest changes of one Service or address otherwise.
-    pub history: Vec<Arc<Entry>>,
-}
 
 /// The Services that a reader needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,14 +53,15 @@ fn may_conflict(one: &Service, other: &Service) -> bool {
         || node_ports.into_iter().any(|port| has_node_port(other, port))
 }
 
-impl Excerpt {
+impl Objects {
     /// Returns the selected part of a snapshot's objects, with their history.
     #[must_use]
     pub fn of(
         snapshot: &Snapshot,
+        status: Status,
         history: &History,
         Question { selection, whole_history }: &Question,
-    ) -> Excerpt {
+    ) -> Objects {
         let Snapshot { store, revision, .. } = snapshot;
         let named = match selection {
             Selection::Service(name) => store.service(name),
@@ -102,6 +86,13 @@ impl Excerpt {
         if !whole_history {
             entries.drain(..entries.len().saturating_sub(LATEST));
         }
-        Excerpt { revision: *revision, since, history: entries, changes: store.excerpt(wanted) }
+        Objects {
+            status,
+            options: snapshot.options(),
+            revision: *revision,
+            changes: store.excerpt(wanted),
+            since,
+            history: entries,
+        }
     }
 }
