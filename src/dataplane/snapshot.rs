@@ -17,9 +17,6 @@ use super::state::Current;
 /// The dataplane as of a sync.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The generation of nf_tables that the record describes, if there is a record; `None` for owned
-    /// tables, whatever others commit.
-    pub generation: Option<u32>,
     /// No other process can modify shunt's tables.
     pub is_owner: bool,
     /// The objects that the kernel is programmed for.
@@ -90,7 +87,6 @@ impl Snapshot {
             .map(|family| current.map_or(Counts::default(), |known| *known.record.counts(family)));
         let quarantined: Vec<Quarantined> = quarantined(desired, quarantine).collect();
         Snapshot {
-            generation: current.filter(|it| !it.record.is_owned()).map(|it| it.generation),
             is_owner: current.is_some_and(|current| current.record.is_owned()),
             store: store.clone(),
             revision: 0,

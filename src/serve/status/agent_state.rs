@@ -131,7 +131,6 @@ impl AgentState {
 /// Completes the notes with what the last sync left.
 fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
     Rules {
-        generation: snapshot.generation,
         owns_tables: snapshot.is_owner,
         ipv4_only: snapshot.node_context.as_ref().is_some_and(|it| it.options.ipv4_only),
         node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
@@ -144,7 +143,6 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
             .map(|it| (&it.conflict).into())
             .collect(),
         oversized: snapshot.oversized.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
-        unserved: (&snapshot.unserved).into(),
         ..notes.clone()
     }
 }
@@ -155,6 +153,7 @@ fn counts(snapshot: &Snapshot) -> Counts {
     let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]).into();
     let gone: Families = snapshot.gone_endpoints.into();
     let gone = (gone != Families::default()).then(|| (GONE_ENDPOINTS.to_owned(), gone));
+    let unserved = &snapshot.unserved;
     Counts {
         services: snapshot.store.service_count(),
         service_ports: snapshot.store.service_port_count(),
@@ -162,6 +161,9 @@ fn counts(snapshot: &Snapshot) -> Counts {
         endpoints: snapshot.store.endpoint_count(),
         frontends: snapshot.frontends.into(),
         elements: sets.map(|set| (set.name().to_owned(), elements(set))).chain(gone).collect(),
+        without_endpoints: unserved.without_endpoints.into(),
+        no_local_internal: unserved.no_local_internal.into(),
+        no_local_external: unserved.no_local_external.into(),
     }
 }
 

@@ -7,7 +7,6 @@
 
 mod agent_state;
 mod text;
-mod unserved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +25,6 @@ use crate::taken_ports;
 pub use super::time::{Time, now, passed};
 pub use agent_state::AgentState;
 pub(crate) use text::span;
-pub use unserved::{Lacking, Unserved};
 
 /// A report of the agent about itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -193,8 +191,6 @@ pub struct Rules {
     pub last_commit: Option<Sync>,
     /// The failure of the last sync; `None` if it succeeded.
     pub failure: Option<SyncFailure>,
-    /// The generation of nf_tables after the last sync, if other processes can modify the tables.
-    pub generation: Option<u32>,
     /// True if the agent owns the tables, so that no other process can modify them.
     pub owns_tables: bool,
     /// True if the kernel has no nf_tables for IPv6.
@@ -210,8 +206,6 @@ pub struct Rules {
     pub conflicts: Vec<Conflict>,
     /// Services whose hash tables or weights would need too many elements, as `namespace/name`.
     pub oversized: Vec<String>,
-    /// Services without an endpoint for some traffic.
-    pub unserved: Unserved,
     /// The number of repairs after modifications by other processes.
     pub drift_repairs: u64,
     /// The last repair.
@@ -284,6 +278,14 @@ pub struct Counts {
     pub endpoints: usize,
     /// Frontends in the kernel.
     pub frontends: Families,
+    /// Service ports without any endpoint, which reject connections.
+    pub without_endpoints: Families,
+    /// Those with `internalTrafficPolicy: Local` and endpoints on other nodes only, which drop
+    /// connections of pods and of the node.
+    pub no_local_internal: Families,
+    /// Those with `externalTrafficPolicy: Local` and endpoints on other nodes only, which drop
+    /// connections from outside of the node.
+    pub no_local_external: Families,
     /// Elements in the kernel, by set or map.
     pub elements: BTreeMap<String, Families>,
 }

@@ -172,13 +172,11 @@ impl Rules {
         row(f, "last sync", &sync(&self.last_sync))?;
         row(f, "last commit", &sync(&self.last_commit))?;
         let owner = if self.owns_tables { "owned by the agent" } else { "shared" };
-        let generation = self.generation.map(|it| format!("; nf_tables generation {it}"));
-        let generation = generation.unwrap_or_default();
         let families = match self.ipv4_only {
             true => "; for IPv4 only: the kernel has no nf_tables for IPv6",
             false => "",
         };
-        row(f, "tables", &format_args!("{owner}{generation}{families}"))?;
+        row(f, "tables", &format_args!("{owner}{families}"))?;
         match &self.last_drift_repair {
             None => row(f, "repairs", &"none")?,
             Some(repair) => {
@@ -196,7 +194,24 @@ impl Rules {
              {endpoint_slices} EndpointSlices"
         );
         row(f, "objects", &objects)?;
-        self.unserved.describe(f)?;
+        // They are normal in a cluster, so they are neither problems nor warnings.
+        for (Families { v4, v6 }, name, what) in [
+            (self.counts.without_endpoints, "no endpoint", "they reject connections"),
+            (
+                self.counts.no_local_internal,
+                "no local",
+                "internalTrafficPolicy Local, endpoints on other nodes",
+            ),
+            (
+                self.counts.no_local_external,
+                "no local",
+                "externalTrafficPolicy Local, endpoints on other nodes",
+            ),
+        ] {
+            if v4 + v6 > 0 {
+                row(f, name, &format_args!("Service ports: {v4} IPv4, {v6} IPv6; {what}"))?;
+            }
+        }
         writeln!(f, "\n{:<22} {:>9} {:>9}", "in the kernel", "IPv4", "IPv6")?;
         let line = |f: &mut Formatter<'_>, name: &str, Families { v4, v6 }: Families| {
             writeln!(f, "  {name:<20} {v4:>9} {v6:>9}")
