@@ -52,7 +52,7 @@ use crate::serve::presence::Presence;
 use crate::serve::query::{self, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
 use crate::serve::status::{AgentState, Status, WithoutNode};
-use crate::serve::unbound_ports::{Server, UnboundPorts};
+use crate::serve::unbound_ports::UnboundPorts;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::taken_ports::{NodePorts, Report};
@@ -260,8 +260,7 @@ fn keep_running(
                 sweep_trouble: unswept.trouble(),
                 lost_log_lines: logging::lost_lines(),
                 taken_node_ports: taken_node_ports(),
-                unbound_ports: unbound_ports.of(&[Server::HEALTH, Server::METRICS]),
-                unbound_health_ports: unbound_ports.of(&[Server::SERVICE_HEALTH]),
+                unbound_ports: unbound_ports.all(),
                 loopback: proxy.report(),
                 ..known.report()
             }

@@ -25,6 +25,8 @@ pub struct Server {
 }
 
 impl Server {
+    /// The field of a node port.
+    pub(super) const NODE_PORT_FIELD: &str = "spec.ports.nodePort";
     /// `/healthz` and `/livez`.
     pub const HEALTH: Server = Server {
         purpose: "/healthz and /livez",
@@ -49,7 +51,7 @@ impl Server {
     /// A node port on a loopback address.
     pub const NODE_PORT: Server = Server {
         purpose: "the node port",
-        field: "spec.ports.nodePort",
+        field: Server::NODE_PORT_FIELD,
         gauge: ("shunt_loopback_node_ports", &[("state", "failed")]),
         event: ("FailedToListenOnLoopback", "Listen"),
     };
@@ -160,12 +162,10 @@ impl UnboundPorts {
         Unbound { all: self.clone(), key, _counted: self.metrics.count(server.gauge) }
     }
 
-    /// Returns those of these servers, ordered by address.
+    /// Returns all, ordered by server and address.
     #[must_use]
-    pub fn of(&self, servers: &[Server]) -> Vec<UnboundPort> {
-        let ports = self.lock();
-        let wanted = ports.iter().filter(|((server, _), _)| servers.contains(server));
-        wanted.map(|(_, port)| port.clone()).collect()
+    pub fn all(&self) -> Vec<UnboundPort> {
+        self.lock().values().cloned().collect()
     }
 }
 

@@ -147,7 +147,7 @@ impl Judge<'_> {
     /// Judges a connection to the agent's proxy on a loopback address.
     fn proxied(&mut self, status: Option<&Status>) -> Verdict {
         let address = SocketAddr::new(self.packet.destination, self.packet.port).to_string();
-        let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
+        let unbound = status.map_or(&[][..], |status| &status.unbound_ports);
         if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
             let text = format!(
                 "the agent cannot listen on {address}: {}; if another process holds the port, it \

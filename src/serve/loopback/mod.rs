@@ -30,7 +30,7 @@ use self::connection::{reset, serve};
 use crate::serve::listener::{Happened, PortListener};
 use crate::serve::metrics::{Counted, Gauge, Metrics};
 use crate::serve::time::Seldom;
-use crate::serve::unbound_ports::{Server, UnboundPort, UnboundPorts};
+use crate::serve::unbound_ports::{Server, UnboundPorts};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -168,7 +168,6 @@ impl Proxy {
             listening: self.metrics.counted(LISTENING),
             connections: self.metrics.counted(OPEN),
             max_connections: self.max_connections,
-            unbound: self.unbound.of(&[Server::NODE_PORT]),
         }
     }
 }
@@ -183,6 +182,4 @@ pub struct LoopbackReport {
     pub connections: usize,
     /// The maximum number of open connections.
     pub max_connections: usize,
-    /// The node ports on which the proxy cannot listen.
-    pub unbound: Vec<UnboundPort>,
 }

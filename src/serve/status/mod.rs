@@ -72,10 +72,8 @@ pub struct Status {
     pub kube_proxy: Found,
     /// Node ports on which other processes listen.
     pub taken_node_ports: taken_ports::Report,
-    /// Ports for probes and metrics that the agent cannot bind.
+    /// Ports that the agent cannot bind.
     pub unbound_ports: Vec<UnboundPort>,
-    /// `healthCheckNodePort`s that the agent cannot bind.
-    pub unbound_health_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.
     pub loopback: LoopbackReport,
 }

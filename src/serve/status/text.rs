@@ -10,6 +10,7 @@ use shunt_core::plan::OVERSIZED;
 use super::{Families, NodePorts, Problem, Rules, Source, Status, Sync, Time, WithoutNode, passed};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
+use crate::serve::unbound_ports::Server;
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
@@ -96,9 +97,6 @@ impl Status {
                 format!("the kernel refuses {what}: {reason}; retry in {wait}"),
             );
         }
-        for unbound in &self.unbound_ports {
-            problem("port-unbound", unbound.to_string());
-        }
         if let lost @ 1.. = self.lost_log_lines {
             warning(
                 "log-lines-lost",
@@ -145,11 +143,12 @@ impl Status {
         for service in oversized {
             warning("too-many-elements", format!("Service {service}: {OVERSIZED}"));
         }
-        for (code, ports) in [
-            ("port-unbound", &self.unbound_health_ports),
-            ("loopback-port-taken", &self.loopback.unbound),
-        ] {
-            ports.iter().for_each(|port| warning(code, port.to_string()));
+        for unbound in &self.unbound_ports {
+            match (&unbound.service, &*unbound.field) {
+                (None, _) => problem("port-unbound", unbound.to_string()),
+                (_, Server::NODE_PORT_FIELD) => warning("loopback-port-taken", unbound.to_string()),
+                _ => warning("port-unbound", unbound.to_string()),
+            }
         }
         (self.problems, self.warnings) = (problems, warnings);
     }
@@ -251,12 +250,12 @@ impl Display for NodePorts {
 
 impl Display for LoopbackReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let LoopbackReport { listening, connections, max_connections, unbound } = self;
-        write!(f, "{listening} node ports served by the proxy")?;
-        if !unbound.is_empty() {
-            write!(f, ", {} not (port taken)", unbound.len())?;
-        }
-        write!(f, "; {connections} connections, at most {max_connections}")
+        let LoopbackReport { listening, connections, max_connections } = self;
+        write!(
+            f,
+            "{listening} node ports served by the proxy; {connections} connections, at most \
+             {max_connections}"
+        )
     }
 }
 
