@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 
-use super::args::{Format, Status as Arguments};
+use super::args::Status as Arguments;
 use crate::agent::Failure;
 use crate::serve::query::{Selection, ask};
 use crate::serve::status::Status;
@@ -11,16 +11,11 @@ use crate::serve::status::Status;
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     arguments.here.enter()?;
     let (objects, is_own) = ask(Selection::Nothing, false).map_err(anyhow::Error::from)?;
-    let mut status = objects.status;
+    let status = objects.status;
     if arguments.startup_probe {
         return startup_probe(&status, is_own);
     }
-    status.judge();
-    let format = match arguments.output {
-        Format::Text if is_verbose(arguments) => Format::Wide,
-        format => format,
-    };
-    super::output(format, &status)?;
+    super::output(arguments.output, &status)?;
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Result(super::PROBLEMS)) }
 }
 
@@ -35,9 +30,4 @@ fn startup_probe(status: &Status, is_own: bool) -> Result<(), Failure> {
         return Err(anyhow!("nothing has been programmed yet").into());
     }
     Ok(super::print("the agent has programmed the rules\n")?)
-}
-
-/// Returns true for `-v`, unless its value is 0.
-fn is_verbose(arguments: &Arguments) -> bool {
-    arguments.here.logging.flags.last("v").is_some_and(|value| value.trim() != "0")
 }

@@ -163,14 +163,6 @@ impl Here {
 
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
-#[command(mut_arg("v", |v| {
-    v.hide(false)
-        .help_heading(None::<&str>)
-        .num_args(0..=1)
-        .allow_hyphen_values(false)
-        .default_missing_value("1")
-        .help("Show all problems and warnings of a kind, not only the first 10")
-}))]
 pub struct Status {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Text)]
@@ -273,22 +265,6 @@ mod tests {
         let given = run("shunt run --boot_id_file=/var/log_a --init-only").expect("arguments");
         assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
         assert!(given.init_only && !given.cleanup);
-    }
-
-    #[test]
-    fn status_has_a_switch_that_may_have_a_value() {
-        for (words, level, output) in [
-            ("shunt status", None, Format::Text),
-            ("shunt status -v", Some("1"), Format::Text),
-            ("shunt status -v -o json", Some("1"), Format::Json),
-            ("shunt status --v=0 --output=json", Some("0"), Format::Json),
-            ("shunt status -v 4", Some("4"), Format::Text),
-        ] {
-            let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
-            let Command::Status(status) = parsed.command else { panic!("{words}") };
-            assert_eq!(status.here.logging.flags.last("v"), level, "{words}");
-            assert_eq!(status.output, output, "{words}");
-        }
     }
 
     #[test]

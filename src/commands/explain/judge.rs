@@ -373,21 +373,19 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         );
         find(Code::Quarantined, text);
     }
-    let mut status = status.clone();
-    status.judge();
     let waits = status.waiting_seconds.filter(|it| *it > LATE && status.rules.failure.is_none());
     if let Some(seconds) = waits {
         let text = format!("a change has waited for {seconds:.0} s and is not in the kernel");
         find(Code::NotCommittedYet, text);
     }
-    for problem in status.problems.into_iter().chain(status.warnings) {
+    for problem in status.problems.iter().chain(&status.warnings) {
         let code = match problem.code {
             "sync-failed" | "not-programmed" => Code::NotCommittedYet,
             "api-stale" => Code::ApiStale,
             "kube-proxy-present" => Code::KubeProxyPresent,
             _ => continue,
         };
-        find(code, problem.text);
+        find(code, problem.text.clone());
     }
     if let Some(FrontendKey::NodePort(_, protocol, port)) = key
         && let Some(taken) = status.taken_node_ports.find(protocol, port)

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use nfnetlink::nft::Socket;
 use shunt_core::model::Store;
 use shunt_core::plan::{Desired, FrontendKey};
@@ -34,8 +34,8 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     if !objects.manifests.is_empty() || !objects.with.is_empty() || objects.at.is_some() {
         return of_plan(arguments, &selected);
     }
-    let mut view = View::start(&selected)?;
-    let mut picture = view.picture();
+    let mut before = None;
+    let mut picture = look(&selected, &mut before)?;
     check(&picture, &selected, arguments)?;
     let mut next = Instant::now();
     loop {
@@ -49,18 +49,8 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
         }
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        view.ask();
-        picture = view.picture();
+        picture = look(&selected, &mut before)?;
     }
-}
-
-/// What pictures are made of: the kernel's tables, which outlive the agent, and its objects while it
-/// runs.
-struct View<'a> {
-    selected: &'a Selected,
-    agent: Option<Agent>,
-    /// The verdicts of the last picture.
-    before: Option<(Verdicts, Instant)>,
 }
 
 /// The objects of the agent and their plan.
@@ -68,92 +58,61 @@ struct Agent {
     objects: Objects,
     store: Store,
     desired: Desired,
-    /// Why the objects may be old.
-    silence: Option<String>,
 }
 
-impl<'a> View<'a> {
-    /// Fails without an agent, if the kernel has no Service of shunt.
-    fn start(selected: &'a Selected) -> anyhow::Result<View<'a>> {
-        let agent = match Agent::ask(selected) {
-            Err(NoAnswer::NoAgent) => {
-                let found = all_verdicts();
-                let found = found
-                    .context("shunt is not running, and this command cannot read the kernel")?;
-                let none = NoAnswer::NoAgent;
-                anyhow::ensure!(
-                    !found.is_empty(),
-                    "{none}; --manifests shows the Services in files"
-                );
-                None
-            }
-            agent => Some(agent?),
+/// Makes a picture of the agent's objects and the kernel's verdicts, or of the latter alone if there is
+/// no answer: the kernel's tables outlive the agent. `before` are the verdicts of the last picture. A sync
+/// may come between the objects and the kernel's state: while they differ, both are read again.
+///
+/// # Errors
+/// If neither the agent nor the kernel tells of Services.
+fn look(selected: &Selected, before: &mut Option<(Verdicts, Instant)>) -> anyhow::Result<Picture> {
+    let ((agent, found), is_certain) = settled(|| -> anyhow::Result<_> {
+        let agent = Agent::ask(selected);
+        let found = match &agent {
+            Ok(agent) => agent.verdicts(selected),
+            Err(_) => all_verdicts().map(|verdicts| (verdicts, BTreeSet::new())),
         };
-        Ok(View { selected, agent, before: None })
-    }
-
-    /// Asks the agent. Without an answer, the objects stay.
-    fn ask(&mut self) {
-        match (Agent::ask(self.selected), &mut self.agent) {
-            (Ok(new), agent) => *agent = Some(new),
-            (Err(error), Some(agent)) => {
-                agent.silence = Some(format!("{error}; showing the last known objects"));
-            }
-            (Err(_), None) => {}
+        let differing = found.as_ref().ok().map(|(_, differing)| differing.clone());
+        Ok(((agent, found), differing.filter(|it| !it.is_empty())))
+    })?;
+    let mut problems = Vec::new();
+    let (now, mut differing) = match found {
+        Ok((verdicts, differing)) => (Some((verdicts, Instant::now())), differing),
+        Err(error) => {
+            let text = format!("cannot read the counters in the kernel: {error:#}");
+            problems.push(Problem::new("counters-unknown", text));
+            (None, BTreeSet::new())
         }
+    };
+    if !is_certain {
+        differing.clear();
     }
-
-    fn picture(&mut self) -> Picture {
-        let mut problems = Vec::new();
-        let (now, differing) = match self.verdicts() {
-            Ok((verdicts, differing)) => (Some((verdicts, Instant::now())), differing),
-            Err(error) => {
-                let text = format!("cannot read the counters in the kernel: {error:#}");
-                problems.push(Problem::new("counters-unknown", text));
-                (None, BTreeSet::new())
-            }
-        };
-        let before = std::mem::replace(&mut self.before, now);
-        let now = self.before.as_ref();
-        let kernel = Kernel {
-            verdicts: now.map(|(verdicts, _)| verdicts),
-            before: before.as_ref().zip(now).map(|((verdicts, then), (_, now))| {
-                (verdicts, now.saturating_duration_since(*then))
-            }),
-            differing,
-        };
-        let Some(agent) = &self.agent else {
-            let text = format!("{}; showing what the kernel has", NoAnswer::NoAgent);
-            problems.insert(0, Problem::new("no-agent", text));
-            return picture_of_kernel(&kernel, self.selected, problems);
-        };
-        let mut status = agent.objects.status.clone();
-        status.judge();
-        let silence = agent.silence.clone().map(|text| Problem::new("no-answer", text));
-        problems.splice(0..0, silence.into_iter().chain(status.problems));
-        picture(agent.subject(), kernel, self.selected, problems)
-    }
-
-    /// Reads the kernel's verdicts, and returns the frontends whose verdicts differ from the plan, unless
-    /// the objects may be old. A sync may come between the objects and the kernel's state: then both
-    /// are read again.
-    fn verdicts(&mut self) -> anyhow::Result<(Verdicts, BTreeSet<FrontendKey>)> {
-        let mut is_first = true;
-        let ((found, differing), is_certain) = settled(|| -> anyhow::Result<_> {
-            if !std::mem::take(&mut is_first) {
-                self.ask();
-            }
-            let Some(agent) = &self.agent else {
-                return Ok(((all_verdicts()?, BTreeSet::new()), None));
+    let last = std::mem::replace(before, now);
+    let now = before.as_ref();
+    let kernel = Kernel {
+        verdicts: now.map(|(verdicts, _)| verdicts),
+        before: last
+            .as_ref()
+            .zip(now)
+            .map(|((verdicts, then), (_, now))| (verdicts, now.saturating_duration_since(*then))),
+        differing,
+    };
+    match agent {
+        Ok(agent) => {
+            problems.splice(0..0, agent.objects.status.problems.clone());
+            Ok(picture(agent.subject(), kernel, selected, problems))
+        }
+        Err(error) => {
+            let has_services = kernel.verdicts.is_some_and(|verdicts| !verdicts.is_empty());
+            ensure!(has_services, "{error}; --manifests shows the Services in files");
+            let code = match error {
+                NoAnswer::NoAgent => "no-agent",
+                NoAnswer::Other(_) => "no-answer",
             };
-            let (found, mut differing) = agent.verdicts(self.selected)?;
-            if agent.silence.is_some() {
-                differing.clear();
-            }
-            let certain = (!differing.is_empty()).then(|| differing.clone());
-            Ok(((found, differing), certain))
-        })?;
-        Ok((found, if is_certain { differing } else { BTreeSet::new() }))
+            let problem = Problem::new(code, format!("{error}; showing what the kernel has"));
+            Ok(picture_of_kernel(&kernel, selected, vec![problem]))
+        }
     }
 }
 
@@ -268,7 +227,7 @@ impl Agent {
         let selection = service.map_or(Selection::All, Selection::Service);
         let (objects, _) = ask(selection, false)?;
         let (store, desired) = objects.planned();
-        Ok(Agent { objects, store, desired, silence: None })
+        Ok(Agent { objects, store, desired })
     }
 
     fn subject(&self) -> Subject<'_> {

@@ -134,6 +134,7 @@ pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool),
     if json.is_empty() {
         return other(format!(
             "shunt ({name}) closed the connection without an answer: it is stopping, or does not \
+    objects.status.judge();
              know this command's question (version {OWN}); try again, or run the command with the \
              agent's own binary"
         ));

@@ -12,10 +12,9 @@ use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::unbound_ports::Server;
 
-/// The maximum number of problems of a kind in the short text; the long one and JSON have all.
+/// The maximum number of problems of a kind in the text; JSON has all.
 const MAX_SHOWN: usize = 10;
 
-/// Writes the status as text; with `{:#}` with all names.
 impl Display for Status {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.wrong(f)?;
@@ -33,14 +32,13 @@ impl Display for Status {
 impl Status {
     /// Writes a line for each problem and warning, or `OK`.
     fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let most = if f.alternate() { usize::MAX } else { MAX_SHOWN };
         for (word, all) in [("PROBLEM", &self.problems), ("WARNING", &self.warnings)] {
             for same in all.chunk_by(|one, other| one.code == other.code) {
-                for problem in same.iter().take(most) {
+                for problem in same.iter().take(MAX_SHOWN) {
                     writeln!(f, "{word}  {}", escape::line(&problem.text))?;
                 }
-                if let more @ 1.. = same.len().saturating_sub(most) {
-                    writeln!(f, "{word}  … and {more} more of this kind (-v)")?;
+                if let more @ 1.. = same.len().saturating_sub(MAX_SHOWN) {
+                    writeln!(f, "{word}  … and {more} more of this kind (-o json)")?;
                 }
             }
         }
