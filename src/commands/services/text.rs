@@ -5,7 +5,6 @@ use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shunt_core::explain::EndpointView;
-use shunt_core::model::Balancing;
 
 use super::{Frontend, Picture, Service};
 use crate::serve::escape;
@@ -14,23 +13,21 @@ use crate::serve::escape;
 const MAX_PROBLEMS: usize = 3;
 
 impl fmt::Display for Picture {
-    /// Problems first. `{:#}` has more columns: masquerade, topology hints, session affinity, source ranges
-    /// and short circuit.
+    /// Problems first. `{:#}`, and one Service, has more columns: masquerade, topology hints, session
+    /// affinity, source ranges and short circuit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut text, wide) = (String::new(), f.alternate());
+        let (mut text, wide) = (String::new(), f.alternate() || self.detailed);
         self.write_problems(&mut text);
-        let detailed = || self.services.iter().filter(|_| self.detailed);
-        detailed().for_each(|service| write_head(&mut text, service));
         self.write_frontends(&mut text, wide);
         if !self.detailed && !self.states.is_empty() {
             let (all, states) = (self.states.values().sum::<usize>(), counts(&self.states));
             line(&mut text, format_args!("{all} frontends: {states}"));
         }
-        for service in detailed() {
+        for service in self.services.iter().filter(|_| self.detailed) {
             write_reasons(&mut text, service);
             write_endpoints(&mut text, service);
         }
-        self.write_ignored(&mut text, wide || self.detailed);
+        self.write_ignored(&mut text, wide);
         f.write_str(&text)
     }
 }
@@ -155,31 +152,6 @@ fn address(frontend: &Frontend) -> String {
         }
     };
     format!("{}/{protocol}{more}", SocketAddr::new(address, *port))
-}
-
-fn write_head(text: &mut String, service: &Service) {
-    let Service { name, internal_traffic_policy, external_traffic_policy, .. } = service;
-    let mut row = |name: &str, value: String| line(text, format_args!("{name:<16} {value}"));
-    row("service", name.to_string());
-    let policies =
-        format!("internal {internal_traffic_policy}, external {external_traffic_policy}");
-    row("traffic policy", policies);
-    let mut kinds = service.frontends.iter().filter_map(|frontend| frontend.load_balancing);
-    if let Some(kind) = kinds.find(|kind| *kind != Balancing::Random.name()) {
-        row("load balancing", kind.to_owned());
-    }
-    let affinity = service.session_affinity_seconds;
-    let affinity = affinity.map(|seconds| format!("ClientIP, timeout {seconds} s"));
-    row("affinity", affinity.unwrap_or_else(|| "none".to_owned()));
-    let ranges = match service.source_ranges.is_empty() {
-        true => "all".to_owned(),
-        false => service.source_ranges.join(", "),
-    };
-    row("source ranges", ranges);
-    if let Some(port) = service.health_check_node_port {
-        row("health check", port.to_string());
-    }
-    text.push('\n');
 }
 
 fn write_reasons(text: &mut String, service: &Service) {
