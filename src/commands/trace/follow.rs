@@ -78,7 +78,7 @@ impl Tracer {
     /// Returns the reports about the packets whose outcome is known.
     fn reports(&mut self, now: Instant) -> Result<Vec<Report>, Error> {
         let finished = self.packets.finished(now).into_iter();
-        let report = |(packet, outcome)| Ok(Words::read(&self.target)?.report(&packet, &outcome));
+        let report = |packet| Ok(Words::read(&self.target)?.report(&packet));
         finished.map(report).collect()
     }
 

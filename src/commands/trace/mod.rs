@@ -78,22 +78,6 @@ struct Reply {
     dropped: Option<TraceEvent>,
 }
 
-/// The end of a packet's way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Outcome {
-    /// It went to the endpoint, and a reply came back, or none within three seconds.
-    Delivered,
-    /// It went to the endpoint, which refuses the connection.
-    Refused,
-    /// A rule or policy ended its way.
-    Dropped(TraceEvent),
-    /// It did not come further, and no rule of nf_tables dropped it.
-    Lost {
-        /// True if it was lost in the hook forward, false if before.
-        in_forward: bool,
-    },
-}
-
 /// What became of a packet, and its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

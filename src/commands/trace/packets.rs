@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
 
 use super::table::Marker;
-use super::{Outcome, Packet, Place, Reply};
+use super::{Packet, Place, Reply};
 use crate::dataplane::trace_table::TABLE;
 
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
@@ -49,19 +49,6 @@ impl Packet {
             _ => QUIET,
         };
         self.touched + wait
-    }
-
-    /// Returns the end of the way; `None` before it is known.
-    pub(super) fn outcome(&self, now: Instant) -> Option<Outcome> {
-        if now < self.due() {
-            return None;
-        }
-        Some(match (&self.dropped, self.place, &self.reply) {
-            (Some(step), ..) => Outcome::Dropped(step.clone()),
-            (None, Place::Gone, Some(reply)) if reply.refuses() => Outcome::Refused,
-            (None, Place::Gone, _) => Outcome::Delivered,
-            (None, place, _) => Outcome::Lost { in_forward: place == Place::Forwarded },
-        })
     }
 
     /// Returns true if NAT changed the destination.
@@ -138,10 +125,9 @@ impl Packets {
         }
     }
 
-    /// Removes the packets whose outcome is known, and returns them with it.
-    pub(super) fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
-        let done = self.0.extract_if(.., |packet| packet.outcome(now).is_some());
-        done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
+    /// Removes and returns the packets whose outcome is known.
+    pub(super) fn finished(&mut self, now: Instant) -> Vec<Packet> {
+        self.0.extract_if(.., |packet| packet.due() <= now).collect()
     }
 
     /// Returns where the first packet was sent, as it was seen last.
@@ -202,7 +188,7 @@ mod tests {
         packets
     }
 
-    fn only(packets: &mut Packets, now: Instant) -> (Packet, Outcome) {
+    fn only(packets: &mut Packets, now: Instant) -> Packet {
         let mut finished = packets.finished(now);
         assert_eq!(finished.len(), 1, "{packets:?}");
         assert_eq!(packets.next_due(), None);
@@ -214,8 +200,8 @@ mod tests {
         let now = Instant::now();
         let mut packets = gone(now);
         assert_eq!(packets.next_due(), Some(now + REPLY_TIMEOUT));
-        let (packet, outcome) = only(&mut packets, now + REPLY_TIMEOUT);
-        assert_eq!((outcome, packet.reply), (Outcome::Delivered, None));
+        let packet = only(&mut packets, now + REPLY_TIMEOUT);
+        assert_eq!((packet.place, packet.reply), (Place::Gone, None));
     }
 
     #[test]
@@ -232,7 +218,7 @@ mod tests {
         for reply in [reset, error] {
             let mut packets = gone(now);
             packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
-            assert_eq!(only(&mut packets, now).1, Outcome::Refused);
+            assert!(only(&mut packets, now).reply.is_some_and(|reply| reply.refuses()));
         }
     }
 
@@ -241,11 +227,9 @@ mod tests {
         let now = Instant::now();
         let mut packets = begun(now);
         assert_eq!(packets.finished(now + QUIET / 2), []);
-        let (_, outcome) = only(&mut packets, now + QUIET);
-        assert_eq!(outcome, Outcome::Lost { in_forward: false });
+        assert_eq!(only(&mut packets, now + QUIET).place, Place::Begun);
         let mut packets = begun(now);
         packets.take(&event(7, TABLE, "forward", None), now);
-        let (_, outcome) = only(&mut packets, now + QUIET);
-        assert_eq!(outcome, Outcome::Lost { in_forward: true });
+        assert_eq!(only(&mut packets, now + QUIET).place, Place::Forwarded);
     }
 }

@@ -10,7 +10,7 @@ use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
 use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, Set};
 
-use super::{Outcome, Packet, Reply, Report, StepReport, Target};
+use super::{Packet, Place, Reply, Report, StepReport, Target};
 use crate::dataplane::{Verdicts, add_verdicts, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
@@ -127,7 +127,7 @@ impl Words {
     }
 
     /// Writes the report about a packet.
-    pub(super) fn report(mut self, packet: &Packet, outcome: &Outcome) -> Report {
+    pub(super) fn report(mut self, packet: &Packet) -> Report {
         let mut hook = String::new();
         let steps: Vec<StepReport> =
             packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();
@@ -135,11 +135,13 @@ impl Words {
         let service = element.and_then(|element| element.split_once(' '));
         let service = service.map(|(_, service)| service.to_owned());
         let (first, last) = (packet.first, packet.last);
-        let (outcome, by, reason) = match outcome {
-            Outcome::Delivered => self.delivered(packet),
-            Outcome::Refused => ("refused", packet.reply.as_ref().map(refusal), None),
-            Outcome::Dropped(step) => self.dropped(step),
-            Outcome::Lost { in_forward } => ("lost", None, Some(why_lost(packet, *in_forward))),
+        let (outcome, by, reason) = match (&packet.dropped, packet.place, &packet.reply) {
+            (Some(step), ..) => self.dropped(step),
+            (None, Place::Gone, Some(reply)) if reply.refuses() => {
+                ("refused", Some(refusal(reply)), None)
+            }
+            (None, Place::Gone, _) => ("delivered", None, self.doubt(packet)),
+            _ => ("lost", None, Some(why_lost(packet))),
         };
         Report {
             source: first.source,
@@ -158,15 +160,14 @@ impl Words {
         }
     }
 
-    fn delivered(&mut self, packet: &Packet) -> End {
-        let dropped = packet.reply.as_ref().and_then(|reply| reply.dropped.as_ref());
-        let reason = match (&packet.reply, dropped) {
-            (_, Some(step)) => Some(format!("the reply was dropped by {}", self.place(step))),
-            (None, None) => Some("no reply came within 3 s".to_owned()),
-            _ if packet.is_translated() && !self.met_nat(packet) => Some(EARLIER.to_owned()),
-            _ => None,
-        };
-        ("delivered", None, reason)
+    /// Returns what a delivery does not tell.
+    fn doubt(&mut self, packet: &Packet) -> Option<String> {
+        let Some(reply) = &packet.reply else { return Some("no reply came within 3 s".to_owned()) };
+        match &reply.dropped {
+            Some(step) => Some(format!("the reply was dropped by {}", self.place(step))),
+            None if packet.is_translated() && !self.met_nat(packet) => Some(EARLIER.to_owned()),
+            None => None,
+        }
     }
 
     fn dropped(&mut self, step: &TraceEvent) -> End {
@@ -217,10 +218,10 @@ fn refusal(reply: &Reply) -> String {
 }
 
 /// Returns the reason of the kernel's routing, if that refuses the packet.
-fn why_lost(packet: &Packet, in_forward: bool) -> String {
+fn why_lost(packet: &Packet) -> String {
     const OTHERS: &str =
         "by legacy iptables, a BPF program or the kernel, not by an nf_tables rule";
-    if in_forward {
+    if packet.place == Place::Forwarded {
         return format!("dropped in the hook forward {OTHERS}");
     }
     let (source, destination): (IpAddr, IpAddr) =
