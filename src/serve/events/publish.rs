@@ -17,6 +17,7 @@ use super::limit::Limit;
 use super::writers::{fnv1a, is_writer};
 use super::{Notice, Notices};
 use crate::serve::escape;
+use crate::serve::time::Seldom;
 use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 use shunt_core::jitter;
 
@@ -36,6 +37,9 @@ const MAX_DELAY: Duration = Duration::from_secs(5);
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
+/// About Events that the API server rejects.
+static REJECTED: Seldom = Seldom::new();
+
 /// Sends the recorded notices until all recorders are dropped. `nodes` returns the names of the
 /// nodes of the cluster, as far as they are known, and `time` the time of an Event.
 pub async fn publish(
@@ -49,7 +53,6 @@ pub async fn publish(
     // The clock of tokio, which tests stop.
     let now = || Instant::now().into_std();
     let mut limit = Limit::new(now());
-    let mut forbidden = false;
     let is_sent_by_others = |notice: &Notice| {
         let is = !is_writer(&node_name, &nodes(), notice);
         if is {
@@ -74,21 +77,16 @@ pub async fn publish(
         loop {
             match send(&connection, &notice, &node_name, time).await {
                 // Another node was faster, or the answer to an earlier attempt was lost.
-                Ok(()) | Err(Failure::Conflict) => forbidden = false,
-                Err(Failure::Forbidden(text)) => {
-                    if !std::mem::replace(&mut forbidden, true) {
-                        tracing::warn!(
-                            "the API server forbids Events: let the agent's role create events.k8s.io: \
-                             {text}"
-                        );
-                    }
-                }
+                Ok(()) | Err(Failure::Conflict) => {}
                 // The next Event may be valid.
                 Err(Failure::Rejected(text)) => {
-                    tracing::warn!(
-                        reason = notice.reason,
-                        "the API server rejected an Event: {text}"
-                    );
+                    if REJECTED.may() {
+                        tracing::warn!(
+                            reason = notice.reason,
+                            "the API server rejected an Event; the agent's role must be allowed to \
+                             create events.k8s.io: {text}"
+                        );
+                    }
                 }
                 Err(Failure::Passing(text)) => {
                     if let Some(pause) = pauses.next() {
@@ -106,7 +104,6 @@ pub async fn publish(
 /// Why a request failed. Only one that passes may succeed later.
 enum Failure {
     Conflict,
-    Forbidden(String),
     Rejected(String),
     Passing(String),
 }
@@ -160,7 +157,6 @@ async fn ask<T>(
                 connection.renew(number);
             }
             Err(match status.code {
-                403 => Failure::Forbidden(status.message),
                 409 => Failure::Conflict,
                 400 | 402..=428 | 430..=499 => Failure::Rejected(status.message),
                 _ => Failure::Passing(status.message),

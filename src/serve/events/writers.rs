@@ -8,16 +8,17 @@ use super::{Notice, Scope};
 /// The number of nodes that send such an Event: more than one, because a node may be down or have no
 /// agent. Clusters without more nodes have no silent ones.
 const WRITERS: usize = 5;
+
 /// Returns true if a node is one of the writers: the nodes with the smallest hashes of node and
 /// Event (rendezvous hashing). All nodes get the same result from the same `nodes`. If too few are
 /// known, every node is a writer.
 pub(super) fn is_writer(node: &str, nodes: &HashSet<Arc<str>>, notice: &Notice) -> bool {
     let Some(service) = &notice.service else { return true };
-    let event = fnv1a(&format!("{service}/{}", notice.reason));
     if notice.scope == Scope::Node || nodes.len() <= WRITERS {
         return true;
     }
-    let rank = |node: &str| mix(fnv1a(node) ^ event);
+    // The name of the node first: all that follows mixes it.
+    let rank = |node: &str| fnv1a(&format!("{node}/{service}/{}", notice.reason));
     let own = rank(node);
     let before = nodes.iter().filter(|other| rank(other) < own).take(WRITERS).count();
     nodes.contains(node) && before < WRITERS
@@ -28,14 +29,6 @@ pub(super) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
-}
-
-/// Makes every bit depend on all others (the finalizer of MurmurHash3).
-fn mix(mut bits: u64) -> u64 {
-    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
-        bits = (bits ^ (bits >> 33)).wrapping_mul(factor);
-    }
-    bits ^ (bits >> 33)
 }
 
 #[cfg(test)]
