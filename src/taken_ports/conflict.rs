@@ -10,7 +10,7 @@ use shunt_core::plan::FrontendKey;
 /// The index of the loopback interface in each network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// The node ports in use, each with its Service: of two that claim one, the Service that has it.
+/// The node ports in use, each with its Service. An API server gives each to one only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodePorts(pub(crate) BTreeMap<FrontendKey, ObjectName>);
 
@@ -18,22 +18,17 @@ impl NodePorts {
     /// Returns the node ports of all Services.
     #[must_use]
     pub fn of(store: &Store) -> NodePorts {
-        let mut claims: BTreeMap<FrontendKey, (i64, &ObjectName)> = BTreeMap::new();
+        let mut ports = BTreeMap::new();
         for service in store.services() {
-            // The order of `shunt_core::plan`'s conflicts.
-            let claim = (service.created.unwrap_or(i64::MAX), &service.name);
             for port in &service.ports {
                 let Some(number) = port.node_port else { continue };
-                for address in &service.cluster_ips {
-                    let family = Family::of(*address);
+                for family in service.cluster_ips.iter().map(|address| Family::of(*address)) {
                     let key = FrontendKey::NodePort(family, port.protocol, number);
-                    let first = claims.entry(key).or_insert(claim);
-                    *first = claim.min(*first);
+                    ports.insert(key, service.name.clone());
                 }
             }
         }
-        let claims = claims.into_iter().map(|(key, (_, service))| (key, service.clone()));
-        NodePorts(claims.collect())
+        NodePorts(ports)
     }
 
     /// Returns the Service whose node port keeps packets from a socket at an address with node ports.
@@ -60,9 +55,6 @@ impl NodePorts {
 
 #[cfg(test)]
 mod tests {
-    use shunt_core::model::{Change, Dirty};
-    use shunt_fake_nftables::service;
-
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -124,23 +116,5 @@ mod tests {
         let node_ports = node_ports(V4);
         let service = node_ports.claim(Protocol::Tcp, &socket("0.0.0.0"), &BTreeSet::new());
         assert_eq!(service, None);
-    }
-
-    #[test]
-    fn the_older_service_has_the_node_port() {
-        let mut store = Store::new();
-        for (number, created) in [(1, Some(20)), (2, Some(10)), (3, None)] {
-            let mut service = service(number);
-            service.created = created;
-            service.cluster_ips = vec![ip("10.96.0.1")];
-            service.ports.truncate(1);
-            for port in &mut service.ports {
-                (port.protocol, port.node_port) = (Protocol::Tcp, Some(30_080));
-            }
-            store.apply(Change::service(service), &mut Dirty::default());
-        }
-        let found = NodePorts::of(&store);
-        let expected = (FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080), service(2).name);
-        assert_eq!(found, NodePorts([expected].into()));
     }
 }

@@ -1,6 +1,5 @@
 //! The ports for health and metrics: other processes that listen there.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use nfnetlink::sock_diag::{WaitingSocket, waiting};
@@ -9,24 +8,6 @@ use shunt_core::model::Protocol;
 use super::{Facts, Judgement, fail, ok, some_of, warn};
 use crate::dataplane::kube_proxy::Found;
 use crate::taken_ports::socket_owners::{Process, owners};
-
-/// A listening TCP socket.
-#[derive(Debug, Clone)]
-struct Listener {
-    socket: WaitingSocket,
-    /// The process, if visible.
-    process: Option<Process>,
-}
-
-impl fmt::Display for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = SocketAddr::new(self.socket.address, self.socket.port);
-        match &self.process {
-            Some(process) => write!(f, "{process} on {address}"),
-            None => write!(f, "a process that this command cannot see, on {address}"),
-        }
-    }
-}
 
 /// Returns true if a socket cannot listen on `bind` because of another one.
 fn conflict(bind: SocketAddr, taken: &WaitingSocket) -> bool {
@@ -53,16 +34,23 @@ fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: boo
     let mut sockets = sockets.map_err(|error| format!("cannot list sockets: {error}"))?;
     sockets.retain(|socket| conflict(bind, socket));
     let processes = owners(&sockets.iter().map(|socket| socket.inode).collect());
-    let listener =
-        |socket: WaitingSocket| Listener { process: processes.get(&socket.inode).cloned(), socket };
-    let taken: Vec<Listener> = sockets.into_iter().map(listener).collect();
-    if taken.is_empty() {
+    if sockets.is_empty() {
         return ok(format!("{bind} is free"));
     }
-    let text = format!("{bind} is taken by {}", some_of(&taken));
+    let taken = sockets.iter().map(|socket| {
+        let address = SocketAddr::new(socket.address, socket.port);
+        match processes.get(&socket.inode) {
+            Some(process) => format!("{process} on {address}"),
+            None => format!("a process that this command cannot see, on {address}"),
+        }
+    });
+    let text = format!("{bind} is taken by {}", some_of(taken));
     let agent = facts.agent.as_ref().ok().copied().flatten();
     let has_kube_proxy = facts.kube_proxy.as_ref().is_ok_and(Found::has_rules);
-    if taken.iter().all(|listener| listener.ends_with_the_switch(agent, has_kube_proxy)) {
+    let ends = |socket: &WaitingSocket| {
+        ends_with_the_switch(socket, processes.get(&socket.inode), agent, has_kube_proxy)
+    };
+    if sockets.iter().all(ends) {
         let remedy = "nothing to do if kube-proxy or, in an update, the old shunt holds this port: \
                       it becomes free when that process ends";
         return warn(text, remedy);
@@ -71,14 +59,17 @@ fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: boo
     if is_needed { fail(text, remedy) } else { warn(text, remedy) }
 }
 
-impl Listener {
-    /// Returns true for kube-proxy and another shunt. Any user can give a process any name.
-    fn ends_with_the_switch(&self, agent: Option<i32>, has_kube_proxy: bool) -> bool {
-        match &self.process {
-            Some(process) if process.name == "kube-proxy" => has_kube_proxy && self.socket.uid == 0,
-            Some(process) => i32::try_from(process.process).ok() == agent,
-            None => agent.is_some() || has_kube_proxy,
-        }
+/// Returns true for kube-proxy and another shunt. Any user can give a process any name.
+fn ends_with_the_switch(
+    socket: &WaitingSocket,
+    process: Option<&Process>,
+    agent: Option<i32>,
+    has_kube_proxy: bool,
+) -> bool {
+    match process {
+        Some(process) if process.name == "kube-proxy" => has_kube_proxy && socket.uid == 0,
+        Some(process) => i32::try_from(process.process).ok() == agent,
+        None => agent.is_some() || has_kube_proxy,
     }
 }
 
@@ -129,9 +120,8 @@ mod tests {
         ] {
             let process = name.map(|name| Process { process: 7, name: name.to_owned() });
             let socket = WaitingSocket { uid, ..socket("127.0.0.1:10256") };
-            let listener = Listener { process, socket };
-            let found = listener.ends_with_the_switch(agent, has_kube_proxy);
-            assert_eq!(found, expected, "{listener:?} {agent:?} {has_kube_proxy}");
+            let found = ends_with_the_switch(&socket, process.as_ref(), agent, has_kube_proxy);
+            assert_eq!(found, expected, "{process:?} {agent:?} {has_kube_proxy}");
         }
     }
 }
