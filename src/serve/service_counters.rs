@@ -13,6 +13,10 @@ use shunt_core::plan::FrontendKey;
 
 use crate::dataplane::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
 use crate::serve::metrics::ServiceConnections;
+use crate::serve::time::Seldom;
+
+/// About counters that cannot be read.
+static FAILED: Seldom = Seldom::new();
 
 /// The new connections of all Service ports.
 pub struct ServiceCounters {
@@ -24,14 +28,6 @@ pub struct ServiceCounters {
     /// The last reading.
     frontends: Verdicts,
     omitted: usize,
-    /// The log has these already.
-    logged: Logged,
-}
-
-#[derive(Default)]
-struct Logged {
-    omitted: bool,
-    failure: bool,
 }
 
 /// Returns the new connections since an earlier reading.
@@ -65,7 +61,6 @@ impl ServiceCounters {
             ports: BTreeMap::new(),
             frontends: Verdicts::default(),
             omitted: 0,
-            logged: Logged::default(),
         };
         counters.read();
         counters.ports.values_mut().for_each(|(_, total)| *total = 0);
@@ -75,19 +70,10 @@ impl ServiceCounters {
     /// Returns the numbers, or `None` if the kernel cannot be read.
     pub fn read(&mut self) -> Option<ServiceConnections> {
         if let Err(error) = self.update() {
-            if !std::mem::replace(&mut self.logged.failure, true) {
+            if FAILED.may() {
                 tracing::warn!(%error, "cannot read the counters of Services for metrics");
             }
             return None;
-        }
-        self.logged.failure = false;
-        if self.omitted > 0 && !std::mem::replace(&mut self.logged.omitted, true) {
-            tracing::warn!(
-                limit = self.limit,
-                omitted = self.omitted,
-                "more Service ports than --service-metrics-limit; the others have no metrics of \
-                 their own"
-            );
         }
         let ports = self.ports.iter();
         let ports = ports.map(|(label, (protocol, total))| (label.clone(), *protocol, *total));
