@@ -27,10 +27,8 @@ const LOSES_SERVICE: u8 = 3;
 /// Prints the differences.
 pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
     match compared(arguments) {
-        Ok((text, code)) => {
-            super::print(&text)?;
-            if code == 0 { Ok(()) } else { Err(Failure::Result(code)) }
-        }
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Failure::Result(code)),
         Err(input @ (Failure::Configuration(_) | Failure::Input(_))) => Err(input),
         Err(error) => {
             tracing::error!("cannot compare: {error}");
@@ -39,8 +37,8 @@ pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {
     }
 }
 
-/// Returns the differences as text or JSON, and the exit code.
-fn compared(arguments: &Diff) -> Result<(String, u8), Failure> {
+/// Prints the differences, and returns the exit code.
+fn compared(arguments: &Diff) -> Result<u8, Failure> {
     logging::start_with(&arguments.objects.logging);
     netns::enter(arguments.netns.as_deref())?;
     if let Some(at) = arguments.objects.at {
@@ -53,22 +51,22 @@ fn compared(arguments: &Diff) -> Result<(String, u8), Failure> {
     }
 }
 
-/// Returns what has changed since a time as text or JSON, and the exit code.
-fn since(arguments: &Diff, at: Time) -> Result<(String, u8), Failure> {
+/// Prints what has changed since a time.
+fn since(arguments: &Diff, at: Time) -> Result<u8, Failure> {
     let mut objects = arguments.objects.with_history()?;
     let (_, now) = objects.planned();
     objects::rewind(&mut objects, at)?;
     let (_, then) = objects.planned();
-    written(arguments, &Changes::new(&then, &now, &Examples::default()))
+    print(arguments, &Changes::new(&then, &now, &Examples::default()))
 }
 
-fn written(arguments: &Diff, changes: &Changes) -> Result<(String, u8), Failure> {
-    let code = if changes.loses_service() { LOSES_SERVICE } else { 0 };
-    Ok((super::written(arguments.output, changes)?, code))
+fn print(arguments: &Diff, changes: &Changes) -> Result<u8, Failure> {
+    super::output(arguments.output, changes)?;
+    Ok(if changes.loses_service() { LOSES_SERVICE } else { 0 })
 }
 
-/// Returns what the files of `--with` would change as text or JSON, and the exit code.
-fn with_files(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure> {
+/// Prints what the files of `--with` would change.
+fn with_files(arguments: &Diff, reader: &Reader) -> Result<u8, Failure> {
     let mut objects = reader.read(&Selection::All)?;
     let (_, now) = objects.planned();
     let examples = with::apply(&arguments.objects.with, &mut objects)?;
@@ -77,11 +75,11 @@ fn with_files(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure
     if reader.is_agent() {
         changes.look_for_taken(&now, &then);
     }
-    written(arguments, &changes)
+    print(arguments, &changes)
 }
 
-/// Compares the tables with the plan, and returns the differences as text or JSON, and the exit code.
-fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failure> {
+/// Compares the tables with the plan, and prints the differences.
+fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<u8, Failure> {
     let mut kernel = Socket::open().map_err(explain)?;
     let look = || -> anyhow::Result<_> {
         let objects = reader.read(&Selection::All)?;
@@ -99,8 +97,8 @@ fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<(String, u8), Failur
         let why = "the tables or the plan keep changing; repeat the command";
         return Err(anyhow!(why).into());
     }
-    let code = if comparison.is_same() { 0 } else { DIFFERENT };
-    Ok((super::written(arguments.output, &comparison)?, code))
+    super::output(arguments.output, &comparison)?;
+    Ok(if comparison.is_same() { 0 } else { DIFFERENT })
 }
 
 /// The result of a comparison with the kernel.
