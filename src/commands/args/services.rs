@@ -38,14 +38,11 @@ pub struct Services {
     pub objects: ObjectArguments,
 }
 
-/// Reads a positive number of seconds.
+/// Reads a number of seconds, at least 0.1.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || "write a number of seconds, at least 0.1".to_owned();
-    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| wrong())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if duration >= Duration::from_millis(100) => Ok(duration),
-        _ => Err(wrong()),
-    }
+    let seconds = text.trim_end_matches('s').parse().ok().map(|seconds: f64| seconds.max(0.1));
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "write a number of seconds".to_owned())
 }
 
 /// The order of Services, and of the frontends of each.

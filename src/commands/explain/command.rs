@@ -14,7 +14,7 @@ use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Destination, Explain, Probes, service_port};
 use crate::commands::history;
 use crate::commands::objects::{place, settled};
-use crate::commands::{output, some_of};
+use crate::commands::output;
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Objects, Selection};
 
@@ -112,10 +112,9 @@ impl Asked<'_> {
     ) -> anyhow::Result<ServiceExplanation> {
         let (frontends, mut findings) = of_service(name, port, &self.subject);
         if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
-            let service = self.subject.store.service(name);
-            let ports = service.into_iter().flat_map(|service| &service.ports);
-            let ports = some_of(ports.map(|port| format!("{} ({})", port.name, port.port)));
-            return Err(anyhow!("Service {name} has no port {port}; it has {ports}"));
+            anyhow::bail!(
+                "Service {name} has no port {port}: `shunt services {name}` lists its ports"
+            );
         }
         let fits = |address: &IpAddr| {
             self.arguments.from.is_none_or(|from| Family::of(from) == Family::of(*address))

@@ -268,15 +268,6 @@ fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach 
         RouteAnswer::Route(_) => {
             (format!("the route to {to} is of type broadcast, anycast or multicast"), true)
         }
-        RouteAnswer::Refused(Errno::ENETUNREACH) => {
-            (format!("this node has no route to {to}"), true)
-        }
-        RouteAnswer::Refused(Errno::EHOSTUNREACH) => {
-            (format!("the route to {to} is of type unreachable"), true)
-        }
-        RouteAnswer::Refused(Errno::EACCES) => {
-            (format!("the route to {to} is of type prohibit"), true)
-        }
         RouteAnswer::Refused(Errno::EINVAL | Errno::EXDEV) => (
             format!(
                 "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
@@ -285,7 +276,7 @@ fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach 
             false,
         ),
         RouteAnswer::Refused(other) => {
-            (format!("the kernel refuses packets to {to}: {}", other.desc()), true)
+            (format!("routing to {to} refuses packets: {}", other.desc()), true)
         }
     };
     Reach::refused(reason, answers)

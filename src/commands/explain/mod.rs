@@ -21,10 +21,9 @@ use shunt_core::explain::{
     Code, End, Finding, Packet, Planned, Walk, lost_claims, node_port_addresses, reasons, walk,
     why_ignored,
 };
-use shunt_core::model::{ObjectName, Store};
+use shunt_core::model::{ObjectName, ServicePort, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use crate::commands::objects::place;
 use crate::serve::query::Objects;
 
 pub use facts::Facts;
@@ -76,15 +75,11 @@ fn of_service(
 ) -> (Vec<(FrontendKey, IpAddr)>, Vec<Finding>) {
     let mut findings: Vec<Finding> = why_ignored(name, subject.store).into_iter().collect();
     findings.extend(lost_claims(name, subject.desired));
+    let ports = || subject.store.service(name).into_iter().flat_map(|service| &service.ports);
     let wanted = |key: &FrontendKey| {
-        let Some(port) = port else { return true };
-        let service = subject.store.service(name);
-        let mut ports = service.into_iter().flat_map(|service| &service.ports);
-        let (_, number) = place(*key);
-        ports.any(|own| {
-            (own.port == number || own.node_port == Some(number))
-                && own.protocol == key.protocol()
-                && (&*own.name == port || own.port.to_string() == port)
+        port.is_none_or(|port| {
+            let is_it = |own: &ServicePort| &*own.name == port || own.port.to_string() == port;
+            ports().any(|own| key.is_of(own) && is_it(own))
         })
     };
     let context = subject.desired.node_context();
