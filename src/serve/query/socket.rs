@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Objects, Question, Selection};
-use crate::serve::presence::{Proof, connect_to_agent, is_proved, name_of};
+use crate::serve::presence::{Proof, is_proved, name_of};
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,13 +91,15 @@ fn serve_one(
 /// If there is none, or it does not answer.
 pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool), NoAnswer> {
     let question = Question { selection, whole_history };
-    let proof = Proof::give();
-    let connected = match &proof {
-        Ok(proof) => proof.connect(TIMEOUT),
-        Err(_) => connect_to_agent(TIMEOUT),
-    };
+    // Held until the answer is there.
+    let proof = Proof::give().map_err(|reason| {
+        NoAnswer::Other(format!(
+            "shunt answers only to processes with CAP_NET_ADMIN in this network namespace: {reason}; \
+             run this command as root with that capability"
+        ))
+    })?;
     let would_block = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
-    let (mut stream, process) = match connected {
+    let (mut stream, process) = match proof.connect(TIMEOUT) {
         Ok(found) => found.ok_or(NoAnswer::NoAgent)?,
         Err(error) if would_block(&error) => {
             let text = format!("shunt did not accept a connection within {TIMEOUT:?}: it hangs");
@@ -107,16 +109,6 @@ pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool),
     };
     let name = name_of(process);
     let other = |text| Err(NoAnswer::Other(text));
-    // Held until the answer is there.
-    let _proof = match proof {
-        Ok(proof) => proof,
-        Err(reason) => {
-            return other(format!(
-                "shunt ({name}) answers only to processes with CAP_NET_ADMIN in this network \
-                 namespace: {reason}; run this command as root with that capability"
-            ));
-        }
-    };
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(&question).map_err(io::Error::from)?;
     line.push(b'\n');
@@ -134,7 +126,6 @@ pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool),
     if json.is_empty() {
         return other(format!(
             "shunt ({name}) closed the connection without an answer: it is stopping, or does not \
-    objects.status.judge();
              know this command's question (version {OWN}); try again, or run the command with the \
              agent's own binary"
         ));
@@ -143,6 +134,7 @@ pub fn ask(selection: Selection, whole_history: bool) -> Result<(Objects, bool),
     // In its container the agent has another ID.
     let visible = u32::try_from(process).ok().filter(|process| *process > 0);
     objects.status.process = visible.unwrap_or(objects.status.process);
+    objects.status.judge();
     Ok((objects, visible.is_some()))
 }
 
