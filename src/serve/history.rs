@@ -4,12 +4,13 @@
 //! are the objects of any moment since.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, ChangeBatch, Kind, ObjectName, Service, Store};
 
+use super::lock;
 use super::time::{Time, now};
 use crate::dataplane::Snapshot;
 
@@ -55,20 +56,16 @@ struct Entries {
 }
 
 impl History {
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that the agent noticed something.
     pub fn notice(&self, service: Option<ObjectName>, text: String) {
-        self.lock().push(Entry { at: now(), service, what: What::Noticed(text) });
+        lock(&self.0).push(Entry { at: now(), service, what: What::Noticed(text) });
     }
 
     /// Notes the changes of a sync, of which the kernel has all now, and the objects after it. If some
     /// are lost, earlier objects cannot be known.
     pub fn synced(&self, batches: &[ChangeBatch], are_lost: bool, snapshot: &Snapshot) {
         let (started, today) = (Instant::now(), now());
-        let mut entries = self.lock();
+        let mut entries = lock(&self.0);
         if are_lost {
             *entries = Entries { since: Some(today), ..Entries::default() };
         }
@@ -94,7 +91,7 @@ impl History {
         others: bool,
         wanted: impl Fn(&ObjectName, Option<&Service>) -> bool,
     ) -> (Time, Vec<Arc<Entry>>) {
-        let entries = self.lock();
+        let entries = lock(&self.0);
         let is_wanted = |entry: &&Arc<Entry>| match (&entry.service, &entry.what) {
             (Some(name), What::Changed(Change::Service(before), _)) => wanted(name, Some(before)),
             (Some(name), _) => wanted(name, store.service(name)),

@@ -16,3 +16,10 @@ pub mod service_counters;
 pub mod status;
 mod time;
 pub mod unbound_ports;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a value that is consistent by itself, whatever happens to a thread that has it.
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

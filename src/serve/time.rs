@@ -1,6 +1,6 @@
 //! Times on the agent's clock; RFC 3339 in JSON. Log lines that come seldom.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use jiff::Unit;
@@ -31,7 +31,7 @@ impl Seldom {
     /// Returns true if it has not for a minute.
     pub(super) fn may(&self) -> bool {
         const PERIOD: Duration = Duration::from_secs(60);
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = super::lock(&self.0);
         let may = last.is_none_or(|last| last.elapsed() >= PERIOD);
         if may {
             *last = Some(Instant::now());

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 
 use super::events::{Notice, Recorder, Scope};
+use super::lock;
 use super::metrics::{Counted, Gauge, Metrics};
 
 /// What listens on a port, as messages, metrics and Events call it.
@@ -127,10 +128,6 @@ impl UnboundPorts {
         UnboundPorts { metrics, events, ports: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Server, SocketAddr), UnboundPort>> {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a port to the list, and reports it.
     pub(super) fn add(
         &self,
@@ -158,19 +155,19 @@ impl UnboundPorts {
             None => Notice::of_node(reason, action, note),
         });
         let key = (server, address);
-        self.lock().insert(key, port);
+        lock(&self.ports).insert(key, port);
         Unbound { all: self.clone(), key, _counted: self.metrics.count(server.gauge) }
     }
 
     /// Returns all, ordered by server and address.
     #[must_use]
     pub fn all(&self) -> Vec<UnboundPort> {
-        self.lock().values().cloned().collect()
+        lock(&self.ports).values().cloned().collect()
     }
 }
 
 impl Drop for Unbound {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.key);
+        lock(&self.all.ports).remove(&self.key);
     }
 }

@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::Notify;
 
+use crate::serve::lock;
 use crate::serve::time::Seldom;
 
 /// The maximum size of the answers that clients may not have read, in bytes: the last one of each
@@ -54,7 +55,7 @@ impl Connections {
     pub(super) fn enter(&self) -> Arc<Slot> {
         self.close(|open, _| open >= self.most);
         let slot = Arc::new(Slot::default());
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         open.push_back(Arc::downgrade(&slot));
         slot
     }
@@ -67,7 +68,7 @@ impl Connections {
 
     /// Closes the oldest connections while their number, or the size of their answers, is too much.
     fn close(&self, is_too_much: impl Fn(usize, usize) -> bool) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         open.retain(|slot| slot.strong_count() > 0);
         let slots = open.iter().filter_map(Weak::upgrade);
         let mut unread: usize = slots.map(|slot| slot.answer.load(Ordering::Relaxed)).sum();

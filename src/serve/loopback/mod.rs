@@ -15,7 +15,7 @@ mod connection;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use self::balancer::Balancer;
 use self::connection::{reset, serve};
 use crate::serve::listener::{Happened, PortListener};
+use crate::serve::lock;
 use crate::serve::metrics::{Counted, Gauge, Metrics};
 use crate::serve::time::Seldom;
 use crate::serve::unbound_ports::{Server, UnboundPorts};
@@ -45,11 +46,6 @@ const LISTENING: Gauge = ("shunt_loopback_node_ports", &[("state", "listening")]
 
 /// A node port with its endpoints, which change while connections are open.
 type Port = Mutex<Balancer>;
-
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each value is consistent by itself.
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The proxy.
 pub struct Proxy {

@@ -11,7 +11,7 @@ mod process;
 mod table;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use shunt_core::model::{ChangeCounts, Family, Protocol};
@@ -19,6 +19,7 @@ use shunt_core::plan::Set;
 
 use self::table::{Kind, Row, TABLE};
 use crate::dataplane::{CommitStats, Snapshot};
+use crate::serve::lock;
 
 /// The labels of a sample, in the order of its row.
 type Labels<'a> = &'a [(&'a str, &'a str)];
@@ -76,10 +77,6 @@ struct Sample {
     value: f64,
     /// The bounds of a histogram, with the number of values up to each.
     buckets: Vec<(f64, u64)>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the seconds since the Unix epoch.

@@ -1,6 +1,6 @@
 //! The state that the agent notes for `shunt status`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
@@ -10,6 +10,7 @@ use super::{
     Time, now,
 };
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
+use crate::serve::lock;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MAX_LISTED: usize = 1_000;
@@ -45,20 +46,15 @@ impl AgentState {
         AgentState(Arc::new(Mutex::new(inner)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each value is consistent by itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the dataplane as of the last sync; before that, what it knew at the start.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.lock().snapshot.clone()
+        lock(&self.0).snapshot.clone()
     }
 
     /// Notes a new source and the node that it is for.
     pub fn follow(&self, node: &str, source: impl Fn() -> Source + Send + 'static) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.0);
         node.clone_into(&mut inner.noted.node);
         inner.source = Some(Box::new(source));
     }
@@ -66,12 +62,12 @@ impl AgentState {
     /// Returns the name of the node.
     #[must_use]
     pub fn node(&self) -> String {
-        self.lock().noted.node.clone()
+        lock(&self.0).noted.node.clone()
     }
 
     /// Changes the noted parts of a report.
     pub fn note(&self, change: impl FnOnce(&mut Status)) {
-        change(&mut self.lock().noted);
+        change(&mut lock(&self.0).noted);
     }
 
     /// Notes a successful sync. Returns true if the one before it failed.
@@ -89,7 +85,7 @@ impl AgentState {
             deleted: report.deleted,
             bytes: report.bytes,
         };
-        let Inner { noted, snapshot: last, node_is_eligible, .. } = &mut *self.lock();
+        let Inner { noted, snapshot: last, node_is_eligible, .. } = &mut *lock(&self.0);
         if wrote.is_some() {
             noted.rules.last_commit = Some(sync.clone());
         }
@@ -101,7 +97,7 @@ impl AgentState {
 
     /// Notes a failed sync. Returns true if the one before it did not fail for the same reason.
     pub fn failed(&self, reason: String, node_is_eligible: Option<bool>) -> bool {
-        let inner = &mut *self.lock();
+        let inner = &mut *lock(&self.0);
         inner.node_is_eligible = node_is_eligible;
         let failure = SyncFailure { at: now(), reason };
         let before = inner.noted.rules.failure.replace(failure.clone());
@@ -111,14 +107,14 @@ impl AgentState {
     /// Returns the time of the last successful sync, and whether the Node is eligible, if it is known.
     #[must_use]
     pub fn health(&self) -> (Option<Time>, Option<bool>) {
-        let inner = self.lock();
+        let inner = lock(&self.0);
         (inner.noted.rules.last_sync.as_ref().map(|sync| sync.at), inner.node_is_eligible)
     }
 
     /// Returns what is noted, and what the last sync left.
     #[must_use]
     pub fn report(&self) -> Status {
-        let inner = self.lock();
+        let inner = lock(&self.0);
         Status {
             told: now(),
             source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),

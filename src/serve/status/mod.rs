@@ -276,6 +276,8 @@ pub struct Counts {
     pub endpoints: usize,
     /// Frontends in the kernel.
     pub frontends: Families,
+    /// Elements in the kernel, by set or map.
+    pub elements: BTreeMap<String, Families>,
     /// Service ports without any endpoint, which reject connections.
     pub without_endpoints: Families,
     /// Those with `internalTrafficPolicy: Local` and endpoints on other nodes only, which drop
@@ -284,8 +286,6 @@ pub struct Counts {
     /// Those with `externalTrafficPolicy: Local` and endpoints on other nodes only, which drop
     /// connections from outside of the node.
     pub no_local_external: Families,
-    /// Elements in the kernel, by set or map.
-    pub elements: BTreeMap<String, Families>,
 }
 
 /// A number for each IP family.
