@@ -178,12 +178,8 @@ impl fmt::Display for Changes {
         for changed in frontends {
             writeln!(f, "\n{changed}")?;
         }
-        for status::Conflict { frontend, winner, loser, reason } in conflicts {
-            writeln!(
-                f,
-                "\nconflict: Service {loser} does not get {frontend}, which belongs to Service \
-                 {winner}: {reason}"
-            )?;
+        for conflict in conflicts {
+            writeln!(f, "\nconflict: {conflict}")?;
         }
         if let Some(trouble) = &taken_node_ports.trouble {
             writeln!(f, "\ncannot look for processes on node ports: {trouble}")?;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use shunt_core::plan::OVERSIZED;
 
-use super::{Families, NodePorts, Problem, Rules, Source, Status, Sync, Time, WithoutNode, passed};
+use super::{
+    Conflict, Families, NodePorts, Problem, Rules, Source, Status, Sync, Time, WithoutNode, passed,
+};
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::unbound_ports::Server;
@@ -129,14 +131,8 @@ impl Status {
         for taken in &self.taken_node_ports.ports {
             warning("node-port-taken", format!("{taken}; {}", taken.remedy()));
         }
-        for super::Conflict { frontend, winner, loser, reason } in conflicts {
-            warning(
-                "frontend-conflict",
-                format!(
-                    "Service {loser} does not get {frontend}, which belongs to Service {winner}: \
-                     {reason}"
-                ),
-            );
+        for conflict in conflicts {
+            warning("frontend-conflict", conflict.to_string());
         }
         for service in oversized {
             warning("too-many-elements", format!("Service {service}: {OVERSIZED}"));
@@ -243,6 +239,16 @@ impl Display for NodePorts {
             true => Ok(()),
             false => write!(f, "; for TCP also on {}", list(&self.loopback)),
         }
+    }
+}
+
+impl Display for Conflict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Conflict { frontend, winner, loser, reason } = self;
+        write!(
+            f,
+            "Service {loser} does not get {frontend}, which belongs to Service {winner}: {reason}"
+        )
     }
 }
 
