@@ -72,7 +72,11 @@ impl History {
     fn anonymous(&self) -> anyhow::Result<History> {
         let mut json = serde_json::to_value(self).context("cannot find the names")?;
         let mut names = BTreeMap::from([(self.objects.status.node.clone(), String::new())]);
-        find_names(&json, &mut names);
+        each_text(&mut json, "", &mut |field, text| {
+            if NAMES.contains(&field) {
+                names.extend(text.split(is_between).map(|it| (it.to_owned(), String::new())));
+            }
+        });
         let random = RandomState::new();
         for (name, word) in &mut names {
             // A name of DNS begins with a letter.
@@ -80,7 +84,15 @@ impl History {
         }
         // The rest has words of shunt's own.
         for place in ["/changes", "/objects/changes", "/objects/history", "/objects/status/node"] {
-            json.pointer_mut(place).into_iter().for_each(|it| replace_names(it, &names));
+            let Some(json) = json.pointer_mut(place) else { continue };
+            each_text(json, "", &mut |_, text| {
+                let parts = text.split_inclusive(is_between).map(|part| {
+                    let name = part.trim_end_matches(is_between);
+                    let word = names.get(name).filter(|_| !name.is_empty());
+                    format!("{}{}", word.map_or(name, String::as_str), &part[name.len()..])
+                });
+                *text = parts.collect();
+            });
         }
         serde_json::from_value(json).context("cannot replace the names")
     }
@@ -90,21 +102,14 @@ impl History {
 const NAMES: [&str; 8] =
     ["namespace", "name", "service", "node", "nodes", "zone", "zones", "OtherProxy"];
 
-/// Finds the words that are names of something.
-fn find_names(json: &Value, names: &mut BTreeMap<String, String>) {
+/// Passes each text to `with`, with the name of the field that has it.
+fn each_text(json: &mut Value, field: &str, with: &mut impl FnMut(&str, &mut String)) {
     match json {
         Value::Object(fields) => {
-            for (field, value) in fields {
-                let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-                let found = values.iter().filter_map(Value::as_str);
-                if NAMES.contains(&field.as_str()) {
-                    let words = found.flat_map(|text| text.split(is_between));
-                    names.extend(words.map(|name| (name.to_owned(), String::new())));
-                }
-                find_names(value, names);
-            }
+            fields.iter_mut().for_each(|(field, value)| each_text(value, field, with));
         }
-        Value::Array(values) => values.iter().for_each(|value| find_names(value, names)),
+        Value::Array(values) => values.iter_mut().for_each(|it| each_text(it, field, with)),
+        Value::String(text) => with(field, text),
         _ => {}
     }
 }
@@ -112,24 +117,6 @@ fn find_names(json: &Value, names: &mut BTreeMap<String, String>) {
 /// Returns true if a letter is in no name.
 fn is_between(letter: char) -> bool {
     !letter.is_ascii_alphanumeric() && !matches!(letter, '-' | '.' | '_')
-}
-
-/// Replaces names wherever they are a whole word of a text.
-fn replace_names(json: &mut Value, names: &BTreeMap<String, String>) {
-    match json {
-        Value::Object(fields) => fields.values_mut().for_each(|it| replace_names(it, names)),
-        Value::Array(values) => values.iter_mut().for_each(|it| replace_names(it, names)),
-        Value::String(text) => {
-            let parts = text.split_inclusive(is_between).map(|part| {
-                let name = part.trim_end_matches(is_between);
-                let word =
-                    names.get(name).filter(|_| !name.is_empty()).map_or(name, String::as_str);
-                format!("{word}{}", &part[name.len()..])
-            });
-            *text = parts.collect();
-        }
-        _ => {}
-    }
 }
 
 /// Returns what changed, the oldest first.
