@@ -22,6 +22,10 @@ const LATE: f64 = 2.0;
 const INTERFACE: &str =
     "the interface on which the packet arrives is unknown; this assumes that it is not a pod's";
 
+/// The verdict shows what they do with this packet.
+const DIFFERENCE: &str = "the kernel's tables differ from the plan: another process changed them, and the agent repairs \
+     them at its next check (`shunt diff` shows all differences)";
+
 /// What becomes of a new connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,7 +110,7 @@ pub fn judge(
         .iter()
         .any(|finding| matches!(finding.code, Code::NotCommittedYet | Code::Quarantined));
     if !is_explained && !way.agrees_with(planned) {
-        judge.first(Code::KernelDiffers, difference(way));
+        judge.first(Code::KernelDiffers, DIFFERENCE.to_owned());
     }
     let verdict = judge.elsewhere(verdict);
     let verdict = judge.before(verdict);
@@ -393,29 +397,6 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         find(Code::NodePortTaken, taken.to_string());
     }
     findings
-}
-
-fn difference(way: &Walk) -> String {
-    let what = match &way.end {
-        End::NoTable => "the table or its base chain is missing".to_owned(),
-        End::Foreign(chain) => format!("another program added a rule or element to chain {chain}"),
-        End::Untouched => "no rule translates the packet".to_owned(),
-        End::Rejected(chain) => format!("chain {chain} rejects the packet"),
-        End::Dropped(chain) => format!("chain {chain} drops the packet"),
-        End::Translated { lost, .. } if *lost > 0.0 => format!(
-            "{:.0} % of new connections find no slot in the map of endpoints and are not translated",
-            lost * 100.0
-        ),
-        End::Translated { choices, .. } => format!(
-            "they lead to {} endpoints, not to the planned ones, or masquerade the packet \
-             differently",
-            choices.len()
-        ),
-    };
-    format!(
-        "the kernel's tables differ from the plan: {what}; another process changed them, and the \
-         agent repairs them at its next check (`shunt diff` shows all differences)"
-    )
 }
 
 #[cfg(test)]
