@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, anyhow};
-use shunt_core::explain::{Code, Finding, Packet, walk};
+use shunt_core::explain::{Code, Finding, walk};
 use shunt_core::model::{Family, ObjectName};
-use shunt_core::plan::FrontendKey;
 
 use super::report::ServiceExplanation;
 use super::source::{assumed_packet, packet_from_namespace};
@@ -90,19 +89,12 @@ impl Asked<'_> {
         let mut tables =
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
         let way = walk(&packet, &mut tables).map_err(kernel_errors::explain)?;
-        let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
-        let mut facts = Facts::gather(&packet, &way, frontend, mark, &mut tables);
+        let mut facts = Facts::gather(&packet, &way, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
             facts.probe(&packet, namespace, which == Probes::All)?;
         }
         Ok(explain_packet(&packet, subject, Some(&way), &facts))
-    }
-
-    /// Returns the frontend with the counter of this packet.
-    fn frontend(&self, packet: &Packet) -> Option<FrontendKey> {
-        let keys = [packet.address_key(), packet.node_port_key()];
-        keys.into_iter().flatten().find(|key| self.subject.desired.frontend(*key).is_some())
     }
 
     fn explain_service(

@@ -12,7 +12,7 @@ use nfnetlink::route::{
 use nix::errno::Errno;
 use shunt_core::explain::{Packet, Tables, Walk};
 use shunt_core::model::{Backend, Family, Protocol};
-use shunt_core::plan::{FrontendKey, TABLE};
+use shunt_core::plan::TABLE;
 
 use super::others::{Others, Passing};
 use super::{Probe, Verdict};
@@ -82,20 +82,13 @@ impl Reach {
 }
 
 impl Facts {
-    /// Reads what the kernel says. `frontend` is the frontend of the packet, and `mark` the packet
-    /// mark that asks for masquerading.
+    /// Reads what the kernel says. `mark` is the packet mark that asks for masquerading.
     #[must_use]
-    pub fn gather(
-        packet: &Packet,
-        way: &Walk,
-        frontend: Option<FrontendKey>,
-        mark: u32,
-        tables: &mut KernelTables,
-    ) -> Facts {
+    pub fn gather(packet: &Packet, way: &Walk, mark: u32, tables: &mut KernelTables) -> Facts {
         let mut facts = Facts::default();
-        if let Some(key) = frontend {
+        for key in [packet.node_port_key(), packet.address_key()].into_iter().flatten() {
             match tables.connections(key) {
-                Ok(connections) => facts.connections = connections,
+                Ok(connections) => facts.connections = connections.or(facts.connections),
                 Err(error) => facts.unknown.push(format!("counters: {error}")),
             }
         }
@@ -240,9 +233,8 @@ fn conntrack(packet: &Packet, endpoints: &mut [EndpointFacts]) -> Result<Usage, 
 }
 
 fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach {
-    let input = packet.interface.as_deref();
-    let input = input.and_then(|name| links.iter().find(|link| link.name == name));
-    let input = input.map(|link| link.index);
+    let is_input = |link: &&Link| packet.interface.as_deref() == Some(&*link.name);
+    let input = links.iter().find(is_input).map(|link| link.index);
     // Without the interface of arrival, the kernel can judge only packets of the node.
     let source = (packet.from_node || input.is_some()).then_some(packet.source);
     let query = RouteQuery { destination: backend.address, source, input, mark };
@@ -253,9 +245,12 @@ fn reach(packet: &Packet, backend: Backend, mark: u32, links: &[Link]) -> Reach 
     let to = backend.address;
     let (reason, answers) = match answer {
         RouteAnswer::Route(route) if route.kind == RouteKind::Local => {
-            let (route, output) = ("on this node itself".to_owned(), "lo".to_owned());
-            let (route, output) = (Some(route), Some(output));
-            return Reach { route, is_local: true, output, ..Reach::default() };
+            return Reach {
+                route: Some("on this node itself".to_owned()),
+                is_local: true,
+                output: Some("lo".to_owned()),
+                ..Reach::default()
+            };
         }
         _ if !forwards(packet) => {
             let reason = "this node does not forward packets: set net.ipv4.ip_forward and \
@@ -287,25 +282,24 @@ fn by_route(route: &Route, query: RouteQuery, links: &[Link]) -> Reach {
     let output = link.map_or_else(|| "?".to_owned(), |link| link.name.clone());
     let next = route.next_hop(query.destination);
     let neighbour = route.output.and_then(|index| neighbour(next, index).ok().flatten());
-    let gateway = route.gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
-    let via = if gateway.is_empty() { "" } else { "via " };
+    let via = route.gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
     let state = match neighbour {
         Some(state) => format!("{state:?}").to_uppercase(),
         None => "not resolved yet".to_owned(),
     };
     let obstacle = if neighbour == Some(NeighbourState::Failed) {
-        Some(format!("neighbour {gateway}on {output} does not answer (FAILED)"))
+        Some(format!("neighbour {next} on {output} does not answer (FAILED)"))
     } else {
         let is_down = link.is_some_and(|link| !(link.up && link.carrier));
         is_down.then(|| format!("interface {output} is down"))
     };
     let is_default = prefix_length(query).is_ok_and(|it| it == Some(0));
     Reach {
-        route: Some(format!("{via}{gateway}dev {output}, neighbour {state}")),
-        is_local: false,
+        route: Some(format!("{via}dev {output}, neighbour {state}")),
         output: Some(output),
         default_router: route.gateway.filter(|_| is_default),
         obstacle: obstacle.map(|reason| (reason, Verdict::Dropped)),
+        ..Reach::default()
     }
 }
 

@@ -19,7 +19,7 @@ use shunt_core::explain::{Code, Walk, walk};
 use shunt_core::model::{
     Change, Dirty, EndpointSlice, Family, Kind, Node, ObjectName, Protocol, Store,
 };
-use shunt_core::plan::{Desired, FrontendKey, Options};
+use shunt_core::plan::{Desired, Options};
 use shunt_fake_nftables::{Damage, Like, NODE};
 use shunt_testbed::{Host, Random, Topology, seed};
 
@@ -415,9 +415,8 @@ impl Objects {
                     }
                 };
                 let way = walk(&packet, tables)?;
-                let key: Option<FrontendKey> = None;
                 let mark = context.options.masquerade_mark();
-                let mut facts = Facts::gather(&packet, &way, key, mark, tables);
+                let mut facts = Facts::gather(&packet, &way, mark, tables);
                 // The receivers answer nothing.
                 facts.endpoints.iter_mut().for_each(|it| it.waiting = 0);
                 explanations.push((explain(&packet, &subject, Some(&way), &facts), way));
