@@ -36,10 +36,10 @@ pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure
     }
     let mut before = None;
     let mut picture = look(&selected, &mut before)?;
-    check(&picture, &selected, arguments)?;
+    check(&picture, &selected)?;
     let mut next = Instant::now();
     loop {
-        arrange(&mut picture, arguments);
+        arrange(&mut picture, &selected, arguments);
         let text = written(&picture, arguments)?;
         let Some(period) = arguments.watch else {
             return Ok(crate::commands::print(&text)?);
@@ -123,52 +123,42 @@ fn all_verdicts() -> anyhow::Result<Verdicts> {
 fn selected(arguments: &Arguments) -> anyhow::Result<Selected> {
     let namespace = &arguments.namespace;
     let Some(whole) = &arguments.name else {
-        return Ok(Selected { namespace: namespace.clone(), service: None });
+        return Ok(Selected { namespace: namespace.clone(), ..Selected::default() });
     };
-    let (service, _) = service_port(whole, namespace.as_deref())?;
+    let (service, port) = service_port(whole, namespace.as_deref())?;
     if let Some(other) = namespace.as_deref().filter(|it| *it != &*service.namespace) {
         anyhow::bail!("{whole} and --namespace {other} name different namespaces; give only one");
     }
-    Ok(Selected { namespace: None, service: Some(service) })
+    Ok(Selected { namespace: None, service: Some(service), port: port.map(str::to_owned) })
 }
 
 /// Counts the states, drops the frontends that were not asked for, and sorts.
-fn arrange(picture: &mut Picture, arguments: &Arguments) {
+fn arrange(picture: &mut Picture, selected: &Selected, arguments: &Arguments) {
     for frontend in picture.services.iter().flat_map(|service| &service.frontends) {
         *picture.states.entry(frontend.state).or_default() += 1;
     }
-    if arguments.problems || port(arguments).is_some() {
+    if arguments.problems || selected.port.is_some() {
         for service in &mut picture.services {
             let is_bad = |it: &Frontend| !arguments.problems || it.state != "ok";
-            service.frontends.retain(|it| is_bad(it) && is_of_port(it, arguments));
+            service.frontends.retain(|it| is_bad(it) && selected.has_port(it));
         }
         picture.services.retain(|service| !service.frontends.is_empty());
     }
     picture.sort(arguments.sort);
 }
 
-/// The part of NAME after the colon.
-fn port(arguments: &Arguments) -> Option<&str> {
-    Some(arguments.name.as_ref()?.split_once(':')?.1)
-}
-
-fn is_of_port(frontend: &Frontend, arguments: &Arguments) -> bool {
-    port(arguments).is_none_or(|it| frontend.port_name == it || frontend.port.to_string() == it)
-}
-
 /// Fails for the name of a Service or of a port that does not exist.
-fn check(picture: &Picture, selected: &Selected, arguments: &Arguments) -> anyhow::Result<()> {
-    if let Some(name) = &selected.service
-        && picture.services.is_empty()
-        && picture.ignored.is_empty()
-    {
-        anyhow::bail!("Service {name} not found: `shunt services` lists all");
-    }
+fn check(picture: &Picture, selected: &Selected) -> anyhow::Result<()> {
+    let Some(name) = &selected.service else { return Ok(()) };
+    let is_found = !picture.services.is_empty() || !picture.ignored.is_empty();
+    ensure!(is_found, "Service {name} not found: `shunt services` lists all");
     let mut frontends = picture.services.iter().flat_map(|service| &service.frontends);
-    if let (Some(name), Some(port)) = (&selected.service, port(arguments))
-        && !frontends.any(|frontend| is_of_port(frontend, arguments))
-    {
-        anyhow::bail!("Service {name} has no port {port}: `shunt services {name}` lists its ports");
+    if let Some(port) = &selected.port {
+        let has_port = frontends.any(|frontend| selected.has_port(frontend));
+        ensure!(
+            has_port,
+            "Service {name} has no port {port}: `shunt services {name}` lists its ports"
+        );
     }
     Ok(())
 }
@@ -178,8 +168,8 @@ fn of_plan(arguments: &Arguments, selected: &Selected) -> Result<(), Failure> {
     let (store, desired) = arguments.objects.start(true)?.read(&Selection::All)?.planned();
     let sources = Subject { store: &store, desired: &desired, agent: None };
     let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
-    check(&picture, selected, arguments)?;
-    arrange(&mut picture, arguments);
+    check(&picture, selected)?;
+    arrange(&mut picture, selected, arguments);
     let mut text = written(&picture, arguments)?;
     if arguments.output.is_text() {
         text.push_str("\na plan: counters and the kernel's state are unknown\n");

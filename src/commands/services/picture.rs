@@ -20,12 +20,18 @@ pub(super) struct Selected {
     pub namespace: Option<String>,
     /// The Service of this name, with its endpoints.
     pub service: Option<ObjectName>,
+    /// Its port of this name or number.
+    pub port: Option<String>,
 }
 
 impl Selected {
     pub(super) fn has(&self, name: &ObjectName) -> bool {
         self.namespace.as_deref().is_none_or(|wanted| wanted == &*name.namespace)
             && self.service.as_ref().is_none_or(|wanted| wanted == name)
+    }
+
+    pub(super) fn has_port(&self, it: &Frontend) -> bool {
+        self.port.as_ref().is_none_or(|port| *port == it.port_name || *port == it.port.to_string())
     }
 }
 
