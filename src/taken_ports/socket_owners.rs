@@ -22,8 +22,8 @@ impl fmt::Display for Process {
     }
 }
 
-/// Returns the visible process that holds each of the sockets with these inodes. Of several, the first
-/// that `/proc` lists, by number: children inherit sockets, if only until they run another program.
+/// Returns the visible process that holds each of the sockets with these inodes. Of several, the one
+/// whose parent does not: children inherit sockets, if only until they run another program.
 ///
 /// Reads the descriptors of all processes.
 #[must_use]
@@ -31,7 +31,7 @@ pub fn owners(inodes: &BTreeSet<u32>) -> BTreeMap<u32, Process> {
     if inodes.is_empty() {
         return BTreeMap::new();
     }
-    let mut holders: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut holders: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let pids = fs::read_dir("/proc").into_iter().flatten();
     for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
         for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
@@ -40,18 +40,29 @@ pub fn owners(inodes: &BTreeSet<u32>) -> BTreeMap<u32, Process> {
                 target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u32>().ok()
             });
             if let Some(inode) = inode.filter(|it| inodes.contains(it)) {
-                holders.entry(inode).or_insert(pid);
+                holders.entry(inode).or_default().push(pid);
             }
         }
     }
+    let eldest = |holders: Vec<u32>| {
+        let is_eldest = |pid: &&u32| parent(**pid).is_some_and(|it| !holders.contains(&it));
+        holders.iter().find(is_eldest).copied()
+    };
     let holders = holders.into_iter();
-    let named = holders.filter_map(|(inode, process)| {
+    let named = holders.filter_map(|(inode, pids)| {
+        let process = eldest(pids)?;
         // Any bytes.
         let name = fs::read(format!("/proc/{process}/comm")).ok()?;
         let name = String::from_utf8_lossy(&name).trim_end().to_owned();
         Some((inode, Process { process, name }))
     });
     named.collect()
+}
+
+/// Returns the parent of a process; `None` if the process has ended.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
