@@ -4,8 +4,8 @@ use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, OVERSIZED};
 
 use crate::dataplane::Quarantined;
-use crate::dataplane::kube_proxy::Found;
-use crate::serve::events::{Notice, Scope};
+use crate::dataplane::kube_proxy::KubeProxyTraces;
+use crate::serve::events::{EventScope, Notice};
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
@@ -25,13 +25,13 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
     let Conflict { frontend, winner, loser, reason } = conflict;
     let note =
         format!("{frontend} belongs to Service {winner} until that Service releases it: {reason}");
-    Notice::of_service(loser, Scope::Cluster, "FrontendConflict", PROGRAM, note)
+    Notice::of_service(loser, EventScope::Cluster, "FrontendConflict", PROGRAM, note)
 }
 
 /// Returns the Event for a Service whose hash tables or weights would need too many elements.
 pub(super) fn oversized(service: &ObjectName) -> Notice {
     let note = OVERSIZED.to_owned();
-    Notice::of_service(service, Scope::Cluster, "TooManyElements", PROGRAM, note)
+    Notice::of_service(service, EventScope::Cluster, "TooManyElements", PROGRAM, note)
 }
 
 /// Returns the Event for a frontend that the kernel refuses.
@@ -45,7 +45,7 @@ pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
     );
     Notice {
         service: quarantined.service.clone(),
-        scope: Scope::Cluster,
+        scope: EventScope::Cluster,
         ..Notice::of_node("FrontendRefused", PROGRAM, note)
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
 }
 
 /// Returns the Event for a kube-proxy, or leftovers of it, on this node.
-pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
+pub(super) fn kube_proxy_found(found: &KubeProxyTraces, what_to_do: &str) -> Notice {
     let note = format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
     Notice::of_node("KubeProxyFound", "LookForKubeProxy", note)
 }

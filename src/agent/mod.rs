@@ -38,24 +38,24 @@ use self::observe::{
 };
 use self::process::start_thread;
 use self::reload::{ConfigurationFile, Occasion, Reload};
-use self::sources::{Objects, runtime};
+use self::sources::{ObjectSource, runtime};
 use crate::config::{Config, Loaded};
 use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::Recorder;
-use crate::serve::history::History;
+use crate::serve::history::ChangeHistory;
 use crate::serve::http::{Http, ServiceHealths};
 use crate::serve::loopback::Proxy;
 use crate::serve::metrics::{Metrics, ReadConnections};
 use crate::serve::presence::Presence;
 use crate::serve::query::{self, Objects as Answer, Question};
 use crate::serve::service_counters::ServiceCounters;
-use crate::serve::status::{AgentState, Status, WithoutNode};
+use crate::serve::status::{AgentState, AgentStatus, WithoutNode};
 use crate::serve::unbound_ports::UnboundPorts;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
-use crate::taken_ports::{NodePorts, Report};
+use crate::taken_ports::{NodePorts, TakenPorts};
 
 pub(crate) use failure::Failure;
 
@@ -71,7 +71,7 @@ pub(crate) fn run(
     dialer: Option<&Dialer>,
 ) -> Result<(), Failure> {
     let config = &settings.config;
-    let objects = Objects::chosen(arguments, config, dialer)
+    let objects = ObjectSource::chosen(arguments, config, dialer)
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(config.oom_score_adj);
     process::allow_files();
@@ -112,7 +112,7 @@ pub(crate) fn run(
 /// Programs the current objects once.
 fn once(
     mut dataplane: Dataplane,
-    objects: &Objects,
+    objects: &ObjectSource,
     config: &Config,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
@@ -165,7 +165,7 @@ fn once(
 #[derive(Clone)]
 struct Reports {
     events: Recorder,
-    history: History,
+    history: ChangeHistory,
     metrics: Metrics,
     known: AgentState,
 }
@@ -175,10 +175,10 @@ fn keep_running(
     presence: Presence,
     interfaces: Interfaces,
     arguments: &Run,
-    objects: Objects,
+    objects: ObjectSource,
     settings: Loaded,
 ) -> Result<(), Failure> {
-    let history = History::default();
+    let history = ChangeHistory::default();
     let (events, notices) = Recorder::new(history.clone());
     events.record(events::starting());
     let families = families();
@@ -231,7 +231,7 @@ fn keep_running(
             let snapshot = known.snapshot();
             let context = snapshot.node_context.as_ref();
             let addresses = context.map(|it| it.own_node_port_addresses()).unwrap_or_default();
-            Report::of_now(&NodePorts::of(&snapshot.store), &addresses)
+            TakenPorts::of_now(&NodePorts::of(&snapshot.store), &addresses)
         }
     };
     start_thread("surroundings", {
@@ -253,7 +253,7 @@ fn keep_running(
         let unbound_ports = unbound_ports.clone();
         move || {
             let health = health_of();
-            Status {
+            AgentStatus {
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
@@ -329,8 +329,8 @@ fn keep_running(
 /// Returns the function that answers the commands on this node.
 fn answers(
     known: AgentState,
-    history: History,
-    status: impl Fn() -> Status,
+    history: ChangeHistory,
+    status: impl Fn() -> AgentStatus,
 ) -> impl Fn(&Question) -> serde_json::Result<Vec<u8>> {
     move |question| {
         let (snapshot, status) = (known.snapshot(), status());

@@ -17,7 +17,7 @@ use crate::config::Loaded;
 use crate::dataplane::{Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::flows::{Sweep, Sweeps, sysctl};
 use crate::serve::http::{ServiceHealth, ServiceHealths};
-use crate::serve::status::{NodePorts, Repair, WithoutNode, now};
+use crate::serve::status::{NodePortStatus, Repair, WithoutNode, now};
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// The handler of the dataplane's events.
@@ -226,8 +226,8 @@ fn has_same_node(before: &Snapshot, now: &Snapshot) -> bool {
     }
 }
 
-fn node_ports(snapshot: &Snapshot) -> Option<NodePorts> {
-    snapshot.node_context.as_deref().map(NodePorts::of)
+fn node_ports(snapshot: &Snapshot) -> Option<NodePortStatus> {
+    snapshot.node_context.as_deref().map(NodePortStatus::of)
 }
 
 /// Returns the health checks of load balancers by their sockets: the addresses of node ports.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::settings::{load, logged, read_timeouts};
-use super::sources::Objects;
+use super::sources::ObjectSource;
 use super::{Reports, logging, process};
 use crate::config::{FIELDS, Loaded};
 use crate::dataplane::{Command, Commands, Configure};
@@ -31,7 +31,7 @@ pub(super) struct Reload {
     /// All readers of a value see new ones.
     pub(super) loaded: watch::Sender<Loaded>,
     /// The source of objects.
-    pub(super) objects: Objects,
+    pub(super) objects: ObjectSource,
     pub(super) commands: Commands,
     pub(super) reports: Reports,
     /// The content of the file at the last reload, valid or not.
@@ -76,7 +76,7 @@ impl Reload {
                 return false;
             }
         };
-        match Objects::chosen(&self.arguments, &new.config, self.objects.dialer()) {
+        match ObjectSource::chosen(&self.arguments, &new.config, self.objects.dialer()) {
             Ok(objects) => self.take(new, objects),
             Err(error) => {
                 self.refuse(&error);
@@ -95,7 +95,7 @@ impl Reload {
         }
     }
 
-    fn take(&mut self, mut new: Loaded, objects: Objects) -> bool {
+    fn take(&mut self, mut new: Loaded, objects: ObjectSource) -> bool {
         read_timeouts(&mut new.config);
         logging::start(new.config.log_format, new.config.verbosity);
         new.problems.iter().for_each(Diagnostic::log);
@@ -117,7 +117,7 @@ impl Reload {
         other_source
     }
 
-    fn apply(&self, old: &Loaded, new: &Loaded, objects: &Objects) {
+    fn apply(&self, old: &Loaded, new: &Loaded, objects: &ObjectSource) {
         if configure(old, objects) != configure(new, objects) {
             self.configure(objects);
         }
@@ -129,7 +129,7 @@ impl Reload {
         }
     }
 
-    fn configure(&self, objects: &Objects) {
+    fn configure(&self, objects: &ObjectSource) {
         let configure = configure(&self.loaded.borrow(), objects);
         // The dataplane ends only with the process.
         let _ = self.commands.send(Command::Configure(configure));
@@ -161,7 +161,7 @@ impl Reload {
 }
 
 /// Returns what the dataplane needs of the configuration.
-fn configure(Loaded { config, .. }: &Loaded, objects: &Objects) -> Configure {
+fn configure(Loaded { config, .. }: &Loaded, objects: &ObjectSource) -> Configure {
     Configure {
         options: objects.options(config),
         node_name: config.node_name.clone(),

@@ -1,6 +1,6 @@
 //! The configuration in force: flags and configuration file combined.
 
-use super::args::{Logging, Settings};
+use super::args::{ConfigurationFlags, Logging};
 use super::{Failure, logging};
 use crate::config::{self, Config, Loaded};
 use crate::flows::sysctl;
@@ -15,7 +15,10 @@ pub(crate) fn read_timeouts(config: &mut Config) -> bool {
 
 /// Reads the configuration file, if there is one, starts the log in the configured format, and logs
 /// the problems of the configuration.
-pub(crate) fn effective(settings: &Settings, logging: &Logging) -> Result<Loaded, Failure> {
+pub(crate) fn effective(
+    settings: &ConfigurationFlags,
+    logging: &Logging,
+) -> Result<Loaded, Failure> {
     match load_file(settings, logging) {
         Ok(loaded) => {
             logging::start(loaded.config.log_format, loaded.config.verbosity);
@@ -40,7 +43,7 @@ pub(super) fn logged(problems: &[Diagnostic]) -> String {
 pub(crate) type Loading = Result<Loaded, Vec<Diagnostic>>;
 
 /// Reads the configuration file, if there is one, and combines it with the flags.
-pub(crate) fn load_file(settings: &Settings, logging: &Logging) -> Loading {
+pub(crate) fn load_file(settings: &ConfigurationFlags, logging: &Logging) -> Loading {
     let content = settings.config.as_ref().map(|path| {
         std::fs::read(path).map_err(|error| {
             let reason = format!("cannot read {}: {error}", path.display());
@@ -51,7 +54,11 @@ pub(crate) fn load_file(settings: &Settings, logging: &Logging) -> Loading {
 }
 
 /// Combines the flags and the content of the configuration file, if there is one.
-pub(super) fn load(settings: &Settings, logging: &Logging, content: Option<&[u8]>) -> Loading {
+pub(super) fn load(
+    settings: &ConfigurationFlags,
+    logging: &Logging,
+    content: Option<&[u8]>,
+) -> Loading {
     let mut flags = settings.given.flags.clone();
     flags.extend(&logging.flags);
     let mut loaded = config::load(settings.config.as_deref().zip(content), &flags)?;

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::serve::events::{Notices, publish};
 use crate::serve::status;
-use crate::source::kubernetes::{Access, AccessError, Dialer, Incident, Source};
+use crate::source::kubernetes::{Access, AccessError, ApiSource, Dialer, Incident};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 
@@ -29,7 +29,7 @@ const LISTING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A source of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Objects {
+pub(super) enum ObjectSource {
     /// Files.
     Manifests(Vec<PathBuf>),
     /// An API server.
@@ -39,7 +39,7 @@ pub(super) enum Objects {
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
 pub(super) type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
-impl Objects {
+impl ObjectSource {
     /// Returns the configured source: manifests, or the API server of a kubeconfig on the command
     /// line or in the configuration. The default is the API server of the surrounding cluster.
     /// `dialer` connects from the agent's original network namespace, if it works in another one.
@@ -47,28 +47,28 @@ impl Objects {
         arguments: &Run,
         config: &Config,
         dialer: Option<&Dialer>,
-    ) -> Result<Objects, AccessError> {
+    ) -> Result<ObjectSource, AccessError> {
         if !arguments.manifests.is_empty() {
-            return Ok(Objects::Manifests(arguments.manifests.clone()));
+            return Ok(ObjectSource::Manifests(arguments.manifests.clone()));
         }
         let access = access(config, dialer.cloned());
         // Its problems fail the command before anything is started.
         access.check()?;
-        Ok(Objects::Api(access))
+        Ok(ObjectSource::Api(access))
     }
 
     /// Returns the dialer of an API server's source.
     pub(super) fn dialer(&self) -> Option<&Dialer> {
         match self {
-            Objects::Manifests(_) => None,
-            Objects::Api(access) => access.dialer.as_ref(),
+            ObjectSource::Manifests(_) => None,
+            ObjectSource::Api(access) => access.dialer.as_ref(),
         }
     }
 
     /// Returns true if the source may define no Node for this node: manifests may, a cluster has
     /// one for each.
     pub(super) fn may_lack_a_node(&self) -> bool {
-        matches!(self, Objects::Manifests(_))
+        matches!(self, ObjectSource::Manifests(_))
     }
 
     /// Returns the options of the plan for these objects.
@@ -83,15 +83,15 @@ impl Objects {
         mut apply: impl FnMut(Vec<Change>),
     ) -> anyhow::Result<()> {
         match self {
-            Objects::Manifests(paths) => {
+            ObjectSource::Manifests(paths) => {
                 let changes =
                     manifests::load(paths, node_name).context("cannot read the manifests")?;
                 apply(changes);
                 Ok(())
             }
-            Objects::Api(access) => runtime()?.block_on(async {
+            ObjectSource::Api(access) => runtime()?.block_on(async {
                 let source =
-                    Source::new(access.clone(), node_name, |_| {}, Arc::new(|_, _, _, _| {}))?;
+                    ApiSource::new(access.clone(), node_name, |_| {}, Arc::new(|_, _, _, _| {}))?;
                 let api_status = source.api_status.clone();
                 let listing = source.run(|batch| {
                     let synced = batch.changes.contains(&Change::Synced);
@@ -122,15 +122,17 @@ impl Objects {
     ) -> anyhow::Result<Work> {
         let Reports { metrics, known, .. } = reports;
         match self {
-            Objects::Manifests(paths) => {
+            ObjectSource::Manifests(paths) => {
                 let watcher =
                     Watcher::new(paths, node_name).context("cannot watch the manifests")?;
                 let paths = paths.clone();
-                known.follow(node_name, move || status::Source::Manifests { paths: paths.clone() });
+                known.follow(node_name, move || status::SourceStatus::Manifests {
+                    paths: paths.clone(),
+                });
                 let work = watcher.run(commands.sink());
                 Ok(Box::pin(async { work.await.context("cannot watch the manifests any longer") }))
             }
-            Objects::Api(access) => {
+            ObjectSource::Api(access) => {
                 let counts = metrics.clone();
                 let asked = move |method: &Method, host: &str, status: Option<StatusCode>, took| {
                     let status = status.map(|status| status.as_u16());
@@ -148,7 +150,7 @@ impl Objects {
                     Incident::Restarted(kind) => count_restart(kind, 1.0),
                     Incident::Lost(text) | Incident::Back(text) => history.notice(None, text),
                 };
-                let source = Source::new(access.clone(), node_name, note, Arc::new(asked))?;
+                let source = ApiSource::new(access.clone(), node_name, note, Arc::new(asked))?;
                 let server = access.server()?;
                 let api_status = source.api_status.clone();
                 known.follow(node_name, move || {
@@ -156,7 +158,7 @@ impl Objects {
                         reason,
                         seconds: lasts.as_secs_f64(),
                     });
-                    status::Source::Api { server: server.clone(), trouble }
+                    status::SourceStatus::Api { server: server.clone(), trouble }
                 });
                 let known = known.clone();
                 let nodes = move || endpoint_nodes(&known.snapshot().store);

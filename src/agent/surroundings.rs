@@ -8,20 +8,20 @@ use std::time::Duration;
 use nfnetlink::nft::{Kernel, Socket};
 
 use super::{Reports, events};
-use crate::dataplane::kube_proxy::{Found, find};
-use crate::taken_ports::{Report, TakenPort};
+use crate::dataplane::kube_proxy::{KubeProxyTraces, find};
+use crate::taken_ports::{TakenPort, TakenPorts};
 
 /// The maximum number of node ports that one look logs.
 const MAX_LINES: usize = 10;
 
 /// Checks this thread's network namespace now and after each period; only once if the period is
 /// zero. `taken_node_ports` finds other processes on node ports.
-pub(super) fn look(period: Duration, reports: &Reports, taken_node_ports: impl Fn() -> Report) {
+pub(super) fn look(period: Duration, reports: &Reports, taken_node_ports: impl Fn() -> TakenPorts) {
     let mut kernel = match Socket::open() {
         Ok(kernel) => kernel,
         Err(error) => return tracing::warn!("cannot check for rules of kube-proxy: {error}"),
     };
-    let (mut watch, mut listeners) = (Watch::default(), Listeners::default());
+    let (mut watch, mut listeners) = (SurroundingsWatch::default(), Listeners::default());
     loop {
         watch.look(&mut kernel, reports);
         if period.is_zero() {
@@ -36,13 +36,13 @@ pub(super) fn look(period: Duration, reports: &Reports, taken_node_ports: impl F
 
 /// The findings so far.
 #[derive(Default)]
-struct Watch {
-    last: Found,
+struct SurroundingsWatch {
+    last: KubeProxyTraces,
     /// Rules of kube-proxy existed earlier and were removed.
     were_removed: bool,
 }
 
-impl Watch {
+impl SurroundingsWatch {
     fn look(&mut self, kernel: &mut dyn Kernel, reports: &Reports) {
         let found = match find(kernel) {
             Ok(found) => found,
@@ -77,7 +77,7 @@ struct Listeners {
 
 impl Listeners {
     /// Logs what two looks in a row have found: a UDP client has its port for a moment.
-    fn log(&mut self, report: Report) {
+    fn log(&mut self, report: TakenPorts) {
         if let Some(trouble) = &report.trouble
             && self.trouble.as_ref() != Some(trouble)
         {
@@ -109,12 +109,12 @@ impl Listeners {
 }
 
 /// Returns the kinds of leftovers. Their counts change all the time while kube-proxy runs.
-fn kinds(found: &Found) -> Vec<&'static str> {
+fn kinds(found: &KubeProxyTraces) -> Vec<&'static str> {
     let counts = found.counts().into_iter();
     counts.filter(|(_, count)| *count > 0).map(|(kind, _)| kind).collect()
 }
 
-fn report(found: &Found, came_back: bool, reports: &Reports) {
+fn report(found: &KubeProxyTraces, came_back: bool, reports: &Reports) {
     let what_to_do = if came_back || !found.processes.is_empty() {
         "kube-proxy is running: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
     } else {

@@ -11,7 +11,7 @@ use shunt_core::plan::{Conflict, Desired, Frontend, FrontendKey, Outcome};
 use super::with::Examples;
 use crate::dataplane::bytes_between;
 use crate::serve::{escape, status};
-use crate::taken_ports::{NodePorts, Report, TakenPort};
+use crate::taken_ports::{NodePorts, TakenPort, TakenPorts};
 
 /// What changes on this node.
 #[derive(Debug, Serialize)]
@@ -22,7 +22,7 @@ pub(super) struct Changes {
     /// New conflicts.
     conflicts: Vec<status::Conflict>,
     /// New node ports on which processes listen.
-    taken_node_ports: Report,
+    taken_node_ports: TakenPorts,
     /// The number of elements in the tables, now and then.
     elements: [usize; 2],
     /// The size of the transaction, without new rules, in bytes.
@@ -79,7 +79,7 @@ impl Changes {
         Changes {
             frontends: keys.into_iter().filter_map(changed).collect(),
             conflicts: conflicts.map(|it| (&it).into()).collect(),
-            taken_node_ports: Report::default(),
+            taken_node_ports: TakenPorts::default(),
             elements: [count(now), count(then)],
             bytes: bytes_between(now, then),
         }
@@ -94,7 +94,7 @@ impl Changes {
         };
         let keys = then.frontends().into_keys().filter(is_new);
         let ports = keys.filter_map(|key| Some((key, then.service_of(key)?.clone())));
-        self.taken_node_ports = Report::of_now(&NodePorts(ports.collect()), &addresses);
+        self.taken_node_ports = TakenPorts::of_now(&NodePorts(ports.collect()), &addresses);
     }
 
     /// Returns true if new connections fail that succeed now.

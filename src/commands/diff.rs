@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::Diff;
 use super::changes::Changes;
-use super::objects::{self, Reader, settled};
+use super::objects::{self, ObjectReader, settled};
 use super::with::{self, Examples};
 use crate::agent::kernel_errors::explain;
 use crate::agent::{Failure, logging, netns};
@@ -66,7 +66,7 @@ fn print(arguments: &Diff, changes: &Changes) -> Result<u8, Failure> {
 }
 
 /// Prints what the files of `--with` would change.
-fn with_files(arguments: &Diff, reader: &Reader) -> Result<u8, Failure> {
+fn with_files(arguments: &Diff, reader: &ObjectReader) -> Result<u8, Failure> {
     let mut objects = reader.read(&Selection::All)?;
     let (_, now) = objects.planned();
     let examples = with::apply(&arguments.objects.with, &mut objects)?;
@@ -79,7 +79,7 @@ fn with_files(arguments: &Diff, reader: &Reader) -> Result<u8, Failure> {
 }
 
 /// Compares the tables with the plan, and prints the differences.
-fn with_kernel(arguments: &Diff, reader: &Reader) -> Result<u8, Failure> {
+fn with_kernel(arguments: &Diff, reader: &ObjectReader) -> Result<u8, Failure> {
     let mut kernel = Socket::open().map_err(explain)?;
     let look = || -> anyhow::Result<_> {
         let objects = reader.read(&Selection::All)?;

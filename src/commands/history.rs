@@ -16,7 +16,7 @@ use crate::agent::Failure;
 use crate::serve::escape;
 use crate::serve::history::What;
 use crate::serve::query::{Objects, Selection, ask};
-use crate::serve::status::{Status, Time, now, passed, span};
+use crate::serve::status::{AgentStatus, Time, now, passed, span};
 
 /// Prints what changed.
 pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
@@ -29,7 +29,7 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
         },
     };
     let (objects, _) = ask(selection, true).map_err(anyhow::Error::from)?;
-    let mut history = History::of(objects);
+    let mut history = HistoryText::of(objects);
     if let Some(since) = arguments.since {
         history.changes.retain(|line| line.at >= since);
     }
@@ -42,17 +42,17 @@ pub(super) fn history(arguments: &Arguments) -> Result<(), Failure> {
 /// What changed, for people, with the objects of now and of before for other commands.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct History {
+pub(super) struct HistoryText {
     /// How far back it reaches.
     since: Time,
-    changes: Vec<Line>,
+    changes: Vec<HistoryLine>,
     pub(super) objects: Objects,
 }
 
 /// A change in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line {
+pub(super) struct HistoryLine {
     at: Time,
     service: Option<String>,
     what: String,
@@ -60,16 +60,16 @@ pub(super) struct Line {
     committed_after_seconds: Option<f64>,
 }
 
-impl History {
-    fn of(mut objects: Objects) -> History {
-        let Status { version, node, started, told, .. } = objects.status;
+impl HistoryText {
+    fn of(mut objects: Objects) -> HistoryText {
+        let AgentStatus { version, node, started, told, .. } = objects.status;
         // The rest is of this moment, and may name servers and files.
-        objects.status = Status { version, node, started, told, ..Status::default() };
-        History { since: objects.since, changes: lines(&objects), objects }
+        objects.status = AgentStatus { version, node, started, told, ..AgentStatus::default() };
+        HistoryText { since: objects.since, changes: lines(&objects), objects }
     }
 
     /// Returns it with a random word in place of each name, the same for the same name.
-    fn anonymous(&self) -> anyhow::Result<History> {
+    fn anonymous(&self) -> anyhow::Result<HistoryText> {
         let mut json = serde_json::to_value(self).context("cannot find the names")?;
         let mut names = BTreeMap::from([(self.objects.status.node.clone(), String::new())]);
         each_text(&mut json, "", &mut |field, text| {
@@ -120,7 +120,7 @@ fn is_between(letter: char) -> bool {
 }
 
 /// Returns what changed, the oldest first.
-pub(super) fn lines(objects: &Objects) -> Vec<Line> {
+pub(super) fn lines(objects: &Objects) -> Vec<HistoryLine> {
     let (mut store, _) = objects.store();
     let mut lines = Vec::new();
     for entry in objects.history.iter().rev() {
@@ -133,7 +133,7 @@ pub(super) fn lines(objects: &Objects) -> Vec<Line> {
             }
         };
         texts.reverse();
-        lines.extend(texts.into_iter().map(|what| Line {
+        lines.extend(texts.into_iter().map(|what| HistoryLine {
             at: entry.at,
             service: entry.service.as_ref().map(ToString::to_string),
             what,
@@ -234,16 +234,16 @@ fn condition(endpoint: &Endpoint) -> &'static str {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for HistoryLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} ago", self.what, span(passed(self.at, now())))
     }
 }
 
-impl fmt::Display for History {
+impl fmt::Display for HistoryText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "changes since {:.3} (earlier ones are unknown)", self.since)?;
-        let name = |line: &Line| line.service.clone().unwrap_or_else(|| "-".to_owned());
+        let name = |line: &HistoryLine| line.service.clone().unwrap_or_else(|| "-".to_owned());
         let width = self.changes.iter().map(|line| name(line).chars().count()).max();
         for line in &self.changes {
             let text = format!(

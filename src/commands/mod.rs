@@ -41,22 +41,22 @@ const PROBLEMS: u8 = 1;
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = args::Arguments::read(std::env::args_os());
-    if !matches!(arguments.command, args::Command::Run(_)) {
+    if !matches!(arguments.command, args::ShuntCommand::Run(_)) {
         logging::tell_people();
     }
     let result = match arguments.command {
-        args::Command::Run(run) => run::run(&run),
-        args::Command::Render(render) => render::render(&render),
-        args::Command::Diff(diff) => diff::diff(&diff),
-        args::Command::History(history) => history::history(&history),
-        args::Command::Status(status) => status::status(&status),
-        args::Command::Check(check) => check::command::check(&check.run, check.output),
-        args::Command::Explain(explain) => explain::command::explain(&explain),
-        args::Command::Services(services) => services::command::services(&services),
-        args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
-        args::Command::Trace(trace) => trace::command::trace(&trace),
-        args::Command::Version(version) => meta::version(&version),
-        args::Command::Completion(completion) => meta::completion(&completion),
+        args::ShuntCommand::Run(run) => run::run(&run),
+        args::ShuntCommand::Render(render) => render::render(&render),
+        args::ShuntCommand::Diff(diff) => diff::diff(&diff),
+        args::ShuntCommand::History(history) => history::history(&history),
+        args::ShuntCommand::Status(status) => status::status(&status),
+        args::ShuntCommand::Check(check) => check::command::check(&check.run, check.output),
+        args::ShuntCommand::Explain(explain) => explain::command::explain(&explain),
+        args::ShuntCommand::Services(services) => services::command::services(&services),
+        args::ShuntCommand::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+        args::ShuntCommand::Trace(trace) => trace::command::trace(&trace),
+        args::ShuntCommand::Version(version) => meta::version(&version),
+        args::ShuntCommand::Completion(completion) => meta::completion(&completion),
     };
     let code = match result {
         Ok(()) => ExitCode::SUCCESS,

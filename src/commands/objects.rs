@@ -9,14 +9,14 @@ use shunt_core::model::Change;
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::args::ObjectArguments;
-use super::history::History;
+use super::history::HistoryText;
 use super::with;
 use crate::agent::Failure;
 use crate::agent::logging;
 use crate::agent::settings::effective;
 use crate::config::Loaded;
 use crate::serve::query::{NoAnswer, Objects, Selection, ask};
-use crate::serve::status::{Status, Time};
+use crate::serve::status::{AgentStatus, Time};
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests;
 
@@ -25,24 +25,24 @@ const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A reader of objects: read already, or asked of the running agent.
-pub(super) struct Reader(Option<Box<Objects>>);
+pub(super) struct ObjectReader(Option<Box<Objects>>);
 
 impl ObjectArguments {
     /// Starts the log, and returns a reader of the objects. `is_offline` adds those of `--with`, and
     /// takes manifests for those of any node, which need not be this machine.
-    pub(super) fn start(&self, is_offline: bool) -> Result<Reader, Failure> {
+    pub(super) fn start(&self, is_offline: bool) -> Result<ObjectReader, Failure> {
         logging::start_with(&self.logging);
         if let Some(at) = self.at.filter(|_| is_offline) {
             let mut objects = self.with_history()?;
             rewind(&mut objects, at)?;
-            return Ok(Reader(Some(Box::new(objects))));
+            return Ok(ObjectReader(Some(Box::new(objects))));
         }
         let has_files = is_offline && !self.with.is_empty();
         let mut objects = if self.manifests.is_empty() {
             if !has_files {
-                return Ok(Reader(None));
+                return Ok(ObjectReader(None));
             }
-            Reader(None).read(&Selection::All)?
+            ObjectReader(None).read(&Selection::All)?
         } else {
             let settings = effective(&self.settings, &self.logging)?;
             let mut objects = of_manifests(&self.manifests, &settings)?;
@@ -57,7 +57,7 @@ impl ObjectArguments {
         if has_files {
             with::apply(&self.with, &mut objects)?;
         }
-        Ok(Reader(Some(Box::new(objects))))
+        Ok(ObjectReader(Some(Box::new(objects))))
     }
 
     /// Returns the objects of the agent with their history, or those that `shunt history -o json`
@@ -72,7 +72,7 @@ impl ObjectArguments {
         };
         let name = file.display();
         let json = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
-        let history: History = serde_json::from_slice(&json).with_context(|| {
+        let history: HistoryText = serde_json::from_slice(&json).with_context(|| {
             format!("{name} is not a file that `shunt history -o json` of this version wrote")
         })?;
         Ok(history.objects)
@@ -101,7 +101,7 @@ pub(super) fn of_manifests(paths: &[PathBuf], settings: &Loaded) -> Result<Objec
     let changes = read_manifests(paths, &node)?;
     Ok(Objects {
         options: settings.config.options.clone(),
-        status: Status { node, ..Status::default() },
+        status: AgentStatus { node, ..AgentStatus::default() },
         changes,
         ..Objects::default()
     })
@@ -133,7 +133,7 @@ pub(super) fn kind_word(kind: FrontendKind) -> &'static str {
     }
 }
 
-impl Reader {
+impl ObjectReader {
     /// Returns true if an agent answers.
     pub(super) fn is_agent(&self) -> bool {
         self.0.is_none()

@@ -5,7 +5,7 @@ use anyhow::anyhow;
 use super::args::Status as Arguments;
 use crate::agent::Failure;
 use crate::serve::query::{Selection, ask};
-use crate::serve::status::Status;
+use crate::serve::status::AgentStatus;
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
@@ -21,7 +21,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Fails unless the agent of this container has programmed the rules. It may wait for the end of
 /// another container's agent, which then answers in its place.
-fn startup_probe(status: &Status, is_own: bool) -> Result<(), Failure> {
+fn startup_probe(status: &AgentStatus, is_own: bool) -> Result<(), Failure> {
     if !is_own {
         let why = "the agent of another container programs the rules; this one waits for its end";
         return Err(anyhow!(why).into());

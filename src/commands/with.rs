@@ -16,7 +16,7 @@ use crate::source::spanned_yaml::{Diagnostic, Severity};
 /// Applies the objects in files and directories to those of now. `-` is stdin.
 pub(super) fn apply(paths: &[PathBuf], objects: &mut Objects) -> anyhow::Result<Examples> {
     let (store, _) = objects.planned();
-    let mut server = Server { store: &store, examples: Examples::default() };
+    let mut server = ServerDefaults { store: &store, examples: Examples::default() };
     let mut complete = |service: &mut Service| server.complete(service);
     let node_name: Arc<str> = objects.status.node.as_str().into();
     let mut context = Context { node_name, complete: Some(&mut complete), ..Context::default() };
@@ -49,13 +49,13 @@ pub(super) struct Examples {
 }
 
 /// What an API server adds to a Service that is applied.
-struct Server<'a> {
+struct ServerDefaults<'a> {
     /// The objects of now.
     store: &'a Store,
     examples: Examples,
 }
 
-impl Server<'_> {
+impl ServerDefaults<'_> {
     /// Adds what the Service of now has and the file leaves out: its age, addresses and node ports.
     /// What is new gets examples.
     fn complete(&mut self, Service { metadata, spec, status }: &mut Service) {

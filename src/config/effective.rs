@@ -163,7 +163,7 @@ fn period(configuration: &Configuration, field: &str, check: &mut Diagnostics) -
 }
 
 /// Validates the section `conntrack`.
-fn conntrack(full: &Configuration, check: &mut Diagnostics) -> sysctl::Settings {
+fn conntrack(full: &Configuration, check: &mut Diagnostics) -> sysctl::ConntrackSettings {
     let mut number = |field| {
         let written = full.number(field).unwrap_or_default();
         u32::try_from(written).unwrap_or_else(|_| {
@@ -173,7 +173,7 @@ fn conntrack(full: &Configuration, check: &mut Diagnostics) -> sysctl::Settings 
     };
     let (max_per_core, min) = (number("conntrack.maxPerCore"), number("conntrack.min"));
     let mut time = |field| period(full, field, check);
-    sysctl::Settings {
+    sysctl::ConntrackSettings {
         max_per_core,
         min,
         tcp_established_timeout: time("conntrack.tcpEstablishedTimeout"),

@@ -15,7 +15,7 @@ use crate::source::spanned_yaml::{TypeError, typed};
 pub struct Field {
     /// The path in the file, such as `conntrack.min`.
     pub path: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     /// The effect in shunt, which may differ from kube-proxy's.
     pub effect: Effect,
 }
@@ -31,7 +31,7 @@ pub enum Effect {
 
 /// The type of a field, with its default where fields of one type differ in it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     Text(&'static str),
     Switch(bool),
     Number(i32),
@@ -51,7 +51,9 @@ pub(super) enum Kind {
     Patterns,
 }
 
-use Kind::{Bytes, Duration, Frequency, Gates, Level, List, Number, Patterns, Rate, Switch, Text};
+use FieldKind::{
+    Bytes, Duration, Frequency, Gates, Level, List, Number, Patterns, Rate, Switch, Text,
+};
 
 /// An element of `logging.vmodule`.
 #[derive(Default, Deserialize, Serialize)]
@@ -61,7 +63,7 @@ struct VModule {
     verbosity: u32,
 }
 
-impl Kind {
+impl FieldKind {
     /// Returns the value of a field that a file does not set.
     pub(super) fn default(self) -> Value {
         match self {
@@ -151,11 +153,11 @@ pub fn parse_bool(value: &str) -> Result<bool, String> {
     }
 }
 
-const fn honoured(path: &'static str, kind: Kind, remark: &'static str) -> Field {
+const fn honoured(path: &'static str, kind: FieldKind, remark: &'static str) -> Field {
     Field { path, kind, effect: Effect::Honoured(remark) }
 }
 
-const fn idle(path: &'static str, kind: Kind, reason: &'static str) -> Field {
+const fn idle(path: &'static str, kind: FieldKind, reason: &'static str) -> Field {
     Field { path, kind, effect: Effect::None(reason) }
 }
 

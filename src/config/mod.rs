@@ -64,7 +64,7 @@ pub struct Config {
     /// `nftables.minSyncPeriod`: the minimum time between two commits.
     pub min_sync_period: Duration,
     /// `conntrack`: the values of its sysctls.
-    pub conntrack: sysctl::Settings,
+    pub conntrack: sysctl::ConntrackSettings,
     /// `oomScoreAdj`, -1000 to 1000.
     pub oom_score_adj: i16,
     /// `logging.format`; a change applies without a restart.

@@ -141,9 +141,9 @@ pub(super) fn push(element: &Element<'_>, counter: Option<Counter>, to: &mut Ele
 }
 
 /// A reader of bytes.
-struct Reader<'a>(&'a [u8]);
+struct ByteReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl ByteReader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let padded = N.next_multiple_of(4);
         let (field, rest) = self.0.split_at_checked(padded)?;
@@ -192,7 +192,7 @@ pub(super) fn decode_key(
 }
 
 fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let key = match set {
         Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
             Key::Address(reader.address(family)?)
@@ -224,7 +224,7 @@ fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
 
 /// Writes the fields of a key; `None` for bytes in the padding or another length.
 pub(super) fn key_text(family: Family, set: Set, bytes: &[u8]) -> Option<String> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let mut fields = Vec::new();
     for field in set.key() {
         fields.push(match field {
@@ -240,7 +240,7 @@ pub(super) fn key_text(family: Family, set: Set, bytes: &[u8]) -> Option<String>
 /// Returns the frontends to which an entry of the affinity map may belong: the frontend of the
 /// address or, without one, that of the node port.
 pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[FrontendKey; 2]> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let _client = reader.address(family)?;
     let address = reader.address(family)?;
     let (protocol, port) = (reader.protocol()?, reader.port()?);
@@ -345,7 +345,7 @@ const GONE_SIZE: u32 = 2 * MAX_GONE as u32;
 /// Decodes an element of the set of gone endpoints. Returns `None` for a key that shunt would not
 /// write.
 pub(super) fn decode_backend(family: Family, bytes: &[u8]) -> Option<Backend> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let backend = Backend { address: reader.address(family)?, port: reader.port()? };
     reader.0.is_empty().then_some(backend)
 }

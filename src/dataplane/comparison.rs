@@ -56,7 +56,7 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
             None => Structure::default(),
         };
         let resets = node_context.options.reset_gone_endpoints;
-        let mut comparison = Comparison { family, resets, places: Vec::new() };
+        let mut comparison = TableDifferences { family, resets, places: Vec::new() };
         let usable = comparison.table_and_sets(table, &structure);
         let found = comparison.listed(kernel, &usable)?;
         let frontends = planned_frontends(desired, family, &found);
@@ -141,14 +141,14 @@ fn planned_chains(
 }
 
 /// The differences of a table so far.
-struct Comparison {
+struct TableDifferences {
     family: Family,
     /// The plan allows set and chains for gone endpoints, whether or not there are any.
     resets: bool,
     places: Vec<Place>,
 }
 
-impl Comparison {
+impl TableDifferences {
     fn at(&mut self, name: String, lines: Vec<Side>) {
         match self.places.iter_mut().find(|place| place.name == name) {
             Some(place) => place.lines.extend(lines),

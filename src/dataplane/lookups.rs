@@ -14,7 +14,7 @@ use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, TABLE, Val
 use super::codec::{Bytes, decode_value, encode_client, encode_key, table_family};
 use super::listing::{Structure, look_up, planned_chains};
 use super::translate::expressions;
-use super::verdicts::{Verdict, Verdicts, add_verdicts};
+use super::verdicts::{FrontendVerdict, Verdicts, add_verdicts};
 
 /// The tables of one family in the kernel of this thread's network namespace.
 pub struct KernelTables {
@@ -43,7 +43,7 @@ impl KernelTables {
     pub fn connections(&mut self, key: FrontendKey) -> Result<Option<u64>, Error> {
         let mut found = Verdicts::default();
         add_verdicts(&mut self.socket, &[key], &mut found)?;
-        Ok(found.get(&key).map(Verdict::connections))
+        Ok(found.get(&key).map(FrontendVerdict::connections))
     }
 }
 

@@ -64,5 +64,5 @@ pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
 pub(crate) use translate::rule_text;
-pub use verdicts::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
+pub use verdicts::{FrontendVerdict, Installed, Verdicts, add_verdicts, verdicts};
 pub use worker::Pace;

@@ -23,7 +23,7 @@ pub enum Suspect {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QuarantineEntry {
     reason: Arc<str>,
     pause: Duration,
     until: Instant,
@@ -34,7 +34,7 @@ struct Entry {
 /// The refused frontends and members, with the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    entries: BTreeMap<Suspect, Entry>,
+    entries: BTreeMap<Suspect, QuarantineEntry>,
 }
 
 impl Quarantine {
@@ -45,7 +45,7 @@ impl Quarantine {
             .get(&suspect)
             .map_or(FIRST_PAUSE, |entry| (entry.pause * 2).min(LONGEST_PAUSE));
         let reason = reason.clone();
-        let entry = Entry { reason, pause, until: now + pause, on_trial: false };
+        let entry = QuarantineEntry { reason, pause, until: now + pause, on_trial: false };
         self.entries.insert(suspect, entry);
     }
 

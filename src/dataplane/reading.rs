@@ -151,7 +151,7 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
 
 /// The elements of a frontend in a reading.
 #[derive(Default)]
-struct Found {
+struct FoundFrontend {
     /// The slots of the pools, which are most of the elements.
     slots: Vec<(Pools, u32, Backend)>,
     /// All other elements.
@@ -163,7 +163,7 @@ type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 impl Reading {
     fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
         let record = &mut self.record;
-        let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
+        let mut frontends: ArrivalMap<FrontendKey, FoundFrontend> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
@@ -219,7 +219,7 @@ impl Reading {
     }
 }
 
-impl Found {
+impl FoundFrontend {
     /// Sorts the elements. While others commit, the kernel can list an element twice.
     fn sort(&mut self) {
         self.slots.sort_unstable();
@@ -245,7 +245,7 @@ impl Found {
 
 /// Decodes a frontend from its elements, in order. Returns `None` unless they are exactly those
 /// that shunt would write for it.
-fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
+fn assemble(key: FrontendKey, found: &FoundFrontend) -> Option<Frontend> {
     let (main, short_circuit) = Frontend::pools_of(key);
     let others = &found.others;
     let (_, _, value, label) = others.iter().find(|(set, ..)| *set == main.verdicts())?;

@@ -62,7 +62,7 @@ impl Table {
 #[derive(Debug, Default)]
 pub(super) struct KernelRecord {
     tables: [TableState; 2],
-    counts: [Counts; 2],
+    counts: [TableCounts; 2],
     frontends: ArrivalMap<FrontendKey, Slotted>,
     members: HashSet<SetMember>,
     /// The number of frontends that need each on-demand chain.
@@ -74,7 +74,7 @@ pub(super) struct KernelRecord {
 
 /// The counts of one family's table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TableCounts {
     pub(super) frontends: usize,
     /// Elements per set, without those that rules add.
     pub(super) elements: [usize; Set::ALL.len()],
@@ -133,7 +133,7 @@ impl KernelRecord {
     }
 
     fn forget_elements(&mut self, family: Family) {
-        self.counts[family as usize] = Counts::default();
+        self.counts[family as usize] = TableCounts::default();
         self.frontends.retain(|key, _| key.family() != family);
         self.members.retain(|member| member.family() != family);
         self.users.retain(|(of, _), _| *of != family);
@@ -205,7 +205,7 @@ impl KernelRecord {
     }
 
     /// Returns the counts of a family's table.
-    pub(super) fn counts(&self, family: Family) -> &Counts {
+    pub(super) fn counts(&self, family: Family) -> &TableCounts {
         &self.counts[family as usize]
     }
 

@@ -10,7 +10,7 @@ use shunt_core::plan::{
 };
 
 use super::quarantine::{Quarantine, Suspect};
-use super::record::Counts;
+use super::record::TableCounts;
 use super::refusal::describe;
 use super::state::Current;
 
@@ -83,8 +83,9 @@ impl Snapshot {
         current: Option<&Current>,
         quarantine: &Quarantine,
     ) -> Snapshot {
-        let counts = Family::ALL
-            .map(|family| current.map_or(Counts::default(), |known| *known.record.counts(family)));
+        let counts = Family::ALL.map(|family| {
+            current.map_or(TableCounts::default(), |known| *known.record.counts(family))
+        });
         let quarantined: Vec<Quarantined> = quarantined(desired, quarantine).collect();
         Snapshot {
             is_owner: current.is_some_and(|current| current.record.is_owned()),

@@ -11,11 +11,11 @@ use super::codec::{Bytes, decode_key, decode_value, encode_key};
 use super::listing::{list_again, look_up};
 
 /// The frontends in the kernel.
-pub type Verdicts = HashMap<FrontendKey, Verdict>;
+pub type Verdicts = HashMap<FrontendKey, FrontendVerdict>;
 
 /// What the kernel does with new connections to a frontend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct FrontendVerdict {
     /// The verdict for all clients.
     pub main: Installed,
     /// The verdict for local pods and the node, if the policy is Local.
@@ -35,7 +35,7 @@ pub struct Installed {
     pub connections: u64,
 }
 
-impl Verdict {
+impl FrontendVerdict {
     /// Returns the number of new connections of all clients.
     #[must_use]
     pub fn connections(&self) -> u64 {

@@ -20,7 +20,7 @@ const ANSWER: Duration = Duration::from_millis(50);
 
 /// The result of a sweep of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct SweepReport {
     /// The family of the deleted entries.
     pub family: Family,
     /// Number of entries that the kernel listed.
@@ -33,7 +33,7 @@ pub struct Report {
     pub took: Duration,
 }
 
-impl Report {
+impl SweepReport {
     /// Returns what the sweep could not do.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
@@ -74,7 +74,7 @@ impl Conntrack {
         family: Family,
         sweep: &Sweep,
         is_permitted: &mut dyn FnMut(&Connection) -> bool,
-    ) -> Result<Report, Error> {
+    ) -> Result<SweepReport, Error> {
         let started = Instant::now();
         let mut listed = 0;
         let mut stale = Vec::new();
@@ -104,7 +104,7 @@ impl Conntrack {
             }
             deleted += self.0.delete(&reversed, &mut note)?;
         }
-        Ok(Report { family, listed, deleted, refused, took: started.elapsed() })
+        Ok(SweepReport { family, listed, deleted, refused, took: started.elapsed() })
     }
 }
 

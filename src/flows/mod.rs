@@ -23,7 +23,7 @@ mod sweep;
 pub mod sysctl;
 mod worker;
 
-pub use kernel::{Conntrack, Report};
+pub use kernel::{Conntrack, SweepReport};
 pub use nfnetlink::Error;
 pub use queue::{Sweeps, Unswept};
 pub use sweep::Sweep;

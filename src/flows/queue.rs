@@ -16,10 +16,10 @@ pub struct Sweeps {
 
 /// The age of the commits whose flows are not swept, and what is wrong. Clones share the state.
 #[derive(Debug, Clone, Default)]
-pub struct Unswept(Arc<Mutex<State>>);
+pub struct Unswept(Arc<Mutex<SweepQueueState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SweepQueueState {
     /// The time of the oldest commit in the queue.
     queued: Option<Instant>,
     /// The time of the oldest commit whose sweep is in progress or has failed.
@@ -64,7 +64,7 @@ impl Unswept {
         std::mem::replace(&mut self.lock().trouble, trouble)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SweepQueueState> {
         // Each value is consistent by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,22 +88,22 @@ impl Sweeps {
 }
 
 /// Makes a queue.
-pub(super) fn channel() -> (Sweeps, Queue) {
+pub(super) fn channel() -> (Sweeps, SweepQueue) {
     let (sender, receiver) = mpsc::channel();
     let unswept = Unswept::default();
-    let queue = Queue { receiver, waiting: None, unswept: unswept.clone() };
+    let queue = SweepQueue { receiver, waiting: None, unswept: unswept.clone() };
     (Sweeps { sender, unswept }, queue)
 }
 
 /// The receiving end of the queue, with what waits in it.
-pub(super) struct Queue {
+pub(super) struct SweepQueue {
     receiver: Receiver<Sweep>,
     /// The waiting sweeps, merged.
     waiting: Option<Sweep>,
     pub(super) unswept: Unswept,
 }
 
-impl Queue {
+impl SweepQueue {
     fn receive(&mut self, sweep: Sweep) {
         match &mut self.waiting {
             Some(waiting) => waiting.merge(sweep),
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn flows_to_backends_of_later_commits_are_kept() {
         let (sweeps, mut queue) = channel();
-        let permitted = |queue: &mut Queue| -> Vec<u16> {
+        let permitted = |queue: &mut SweepQueue| -> Vec<u16> {
             (1..=4).filter(|port| queue.permits(&entry(*port))).collect()
         };
         sweeps.committed(sweep(&[1]));

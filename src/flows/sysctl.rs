@@ -20,7 +20,7 @@ const LARGEST_SCALED_TABLE: u64 = 1 << 20;
 
 /// The `conntrack` section. The defaults are kube-proxy's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct ConntrackSettings {
     /// `maxPerCore`: maximum entries of the table per CPU. 0 leaves the size alone.
     pub max_per_core: u32,
     /// `min`: lower bound for the size of the table.
@@ -79,7 +79,7 @@ impl Sysctl {
 /// Returns the values to write on a machine with this number of CPUs. `current` returns a current
 /// value, or `None` for an unreadable one: it is written, too, so that the error gives the reason.
 fn plan(
-    settings: &Settings,
+    settings: &ConntrackSettings,
     cpus: u64,
     current: impl Fn(Sysctl) -> Option<u64>,
 ) -> Vec<(Sysctl, u64)> {
@@ -98,7 +98,7 @@ fn plan(
 }
 
 /// Returns the size of the table; 0 to leave it alone.
-fn table_size(settings: &Settings, cpus: u64) -> u64 {
+fn table_size(settings: &ConntrackSettings, cpus: u64) -> u64 {
     match u64::from(settings.max_per_core) * cpus {
         0 => 0,
         scaled if scaled > LARGEST_SCALED_TABLE => LARGEST_SCALED_TABLE,
@@ -110,7 +110,7 @@ fn table_size(settings: &Settings, cpus: u64) -> u64 {
 /// Connection tracking must be loaded, which the first commit ensures.
 ///
 /// `net` is the directory `/proc/sys/net`, or its mount point in a container.
-pub fn apply(settings: &Settings, net: &Path) {
+pub fn apply(settings: &ConntrackSettings, net: &Path) {
     let mut failures = Vec::new();
     let mut remedies = BTreeSet::new();
     for (sysctl, value) in plan(settings, online_cpus(), |sysctl| sysctl.read(net)) {
@@ -139,7 +139,10 @@ pub fn apply(settings: &Settings, net: &Path) {
 /// Returns the timeouts of TCP connections to Services: those of the configuration and, where it
 /// leaves a value alone, those of the sysctls, by the ends of their names.
 #[must_use]
-pub fn tcp_timeouts(settings: &Settings, sysctl: impl Fn(&str) -> Option<u32>) -> TcpTimeouts {
+pub fn tcp_timeouts(
+    settings: &ConntrackSettings,
+    sysctl: impl Fn(&str) -> Option<u32>,
+) -> TcpTimeouts {
     let configured = |timeout: Duration| u32::try_from(timeout.as_secs()).ok().filter(|it| *it > 0);
     TcpTimeouts::with(|state| match state {
         "established" => configured(settings.tcp_established_timeout).or_else(|| sysctl(state)),
@@ -172,7 +175,7 @@ pub struct Preview {
 
 /// Returns the values that [`apply`] would write, without a change.
 #[must_use]
-pub fn preview(settings: &Settings, net: &Path) -> Vec<Preview> {
+pub fn preview(settings: &ConntrackSettings, net: &Path) -> Vec<Preview> {
     let writes = plan(settings, online_cpus(), |sysctl| sysctl.read(net)).into_iter();
     let preview = |(sysctl, value): (Sysctl, u64)| {
         let file = sysctl.file(net);
@@ -223,7 +226,7 @@ fn count_cpus(list: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const NOTHING: Settings = Settings {
+    const NOTHING: ConntrackSettings = ConntrackSettings {
         max_per_core: 0,
         min: 0,
         tcp_established_timeout: Duration::ZERO,
@@ -233,7 +236,11 @@ mod tests {
         udp_stream_timeout: Duration::ZERO,
     };
 
-    fn planned(settings: &Settings, cpus: u64, current: &[(Sysctl, u64)]) -> Vec<(Sysctl, u64)> {
+    fn planned(
+        settings: &ConntrackSettings,
+        cpus: u64,
+        current: &[(Sysctl, u64)],
+    ) -> Vec<(Sysctl, u64)> {
         let read =
             |sysctl| current.iter().find(|(known, _)| *known == sysctl).map(|(_, value)| *value);
         plan(settings, cpus, read)
@@ -253,7 +260,7 @@ mod tests {
             (32_768, 2_000_000, 64, 1_048_576),
             (0, 131_072, 8, 0),
         ] {
-            let settings = Settings { max_per_core, min, ..NOTHING };
+            let settings = ConntrackSettings { max_per_core, min, ..NOTHING };
             assert_eq!(table_size(&settings, cpus), max, "{max_per_core} {min} {cpus}");
         }
     }
@@ -261,7 +268,7 @@ mod tests {
     #[test]
     fn table_and_buckets_are_only_raised() {
         use Sysctl::{Buckets, Max};
-        let settings = Settings { max_per_core: 32_768, ..NOTHING };
+        let settings = ConntrackSettings { max_per_core: 32_768, ..NOTHING };
         for (max, buckets, writes) in [
             (65_536, 16_384, &[(Max, 131_072), (Buckets, 32_768)][..]),
             (262_144, 16_384, &[(Buckets, 32_768)]),
@@ -278,7 +285,7 @@ mod tests {
     #[test]
     fn other_values_are_written_where_they_differ() {
         use Sysctl::*;
-        let settings = Settings {
+        let settings = ConntrackSettings {
             tcp_established_timeout: Duration::from_secs(86_400),
             tcp_close_wait_timeout: Duration::from_millis(3_600_900),
             tcp_be_liberal: true,
@@ -303,7 +310,7 @@ mod tests {
         assert_eq!(planned(&settings, 2, &kernel), wanted);
         assert_eq!(planned(&settings, 2, &wanted), []);
         assert_eq!(planned(&NOTHING, 2, &kernel), [], "zero leaves values alone");
-        let short = Settings { udp_timeout: Duration::from_millis(900), ..NOTHING };
+        let short = ConntrackSettings { udp_timeout: Duration::from_millis(900), ..NOTHING };
         assert_eq!(planned(&short, 2, &kernel), [], "no flow would last for zero seconds");
     }
 

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use shunt_core::model::Family;
 use tracing::{info, warn};
 
-use super::queue::{self, Queue, Sweeps};
-use super::{Conntrack, Error, Report, Sweep};
+use super::queue::{self, SweepQueue, Sweeps};
+use super::{Conntrack, Error, Sweep, SweepReport};
 
 /// The time from a commit to its sweep. By then, packets that passed the old rules during the commit
 /// have made their entries.
@@ -27,13 +27,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// If the system refuses to start a thread.
 pub fn spawn(
     mut conntrack: Conntrack,
-    report: impl FnMut(Report) + Send + 'static,
+    report: impl FnMut(SweepReport) + Send + 'static,
 ) -> io::Result<Sweeps> {
     let (sweeps, queue) = queue::channel();
     let run = move |family, sweep: &Sweep, is_permitted: &mut dyn FnMut(&Connection) -> bool| {
         conntrack.sweep(family, sweep, is_permitted)
     };
-    let mut worker = Worker { run, report, queue };
+    let mut worker = SweepWorker { run, report, queue };
     std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
     Ok(sweeps)
 }
@@ -84,33 +84,33 @@ impl Schedule {
     }
 }
 
-struct Worker<S, R> {
+struct SweepWorker<S, R> {
     /// Runs a sweep of one family, as [`Conntrack::sweep`] does.
     run: S,
     report: R,
-    queue: Queue,
+    queue: SweepQueue,
 }
 
 /// How a sweep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum SweepEnd {
     Complete,
     /// The kernel does not delete some flows, or cannot list them. A restart would not help.
     Refused,
     Failed,
 }
 
-impl<S, R> Worker<S, R>
+impl<S, R> SweepWorker<S, R>
 where
-    S: FnMut(Family, &Sweep, &mut dyn FnMut(&Connection) -> bool) -> Result<Report, Error>,
-    R: FnMut(Report),
+    S: FnMut(Family, &Sweep, &mut dyn FnMut(&Connection) -> bool) -> Result<SweepReport, Error>,
+    R: FnMut(SweepReport),
 {
     fn run(&mut self) {
         let mut schedule = Schedule::default();
         loop {
             if let Some(sweep) = schedule.take_due(Instant::now()) {
                 match self.sweep(&sweep) {
-                    Outcome::Complete => schedule.succeeded(Instant::now()),
+                    SweepEnd::Complete => schedule.succeeded(Instant::now()),
                     _ => schedule.failed(sweep, Instant::now()),
                 }
             }
@@ -127,8 +127,8 @@ where
     }
 
     /// Runs a sweep, notes and logs what it could not do.
-    fn sweep(&mut self, sweep: &Sweep) -> Outcome {
-        let mut outcome = Outcome::Complete;
+    fn sweep(&mut self, sweep: &Sweep) -> SweepEnd {
+        let mut outcome = SweepEnd::Complete;
         let mut troubles = Vec::new();
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
             let is_permitted = &mut |entry: &Connection| self.queue.permits(entry);
@@ -138,20 +138,20 @@ where
                     (self.report)(report);
                     let is_complete = trouble.is_none();
                     troubles.extend(trouble);
-                    if is_complete { Outcome::Complete } else { Outcome::Refused }
+                    if is_complete { SweepEnd::Complete } else { SweepEnd::Refused }
                 }
                 Err(error) => {
                     troubles.push(format!("{family}: {error}"));
                     match error {
                         // Without `nf_conntrack_netlink`.
-                        Error::Request { errno: Errno::EINVAL, .. } => Outcome::Refused,
-                        _ => Outcome::Failed,
+                        Error::Request { errno: Errno::EINVAL, .. } => SweepEnd::Refused,
+                        _ => SweepEnd::Failed,
                     }
                 }
             });
         }
         let unswept = &self.queue.unswept;
-        if outcome == Outcome::Failed {
+        if outcome == SweepEnd::Failed {
             unswept.fail();
         } else {
             unswept.finish();
@@ -241,15 +241,15 @@ mod tests {
             let request = "list entries";
             let refused = answers.remove(0);
             let refused = refused.map_err(|errno| Error::Request { request, errno })?;
-            Ok(Report { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
+            Ok(SweepReport { family, listed: 2, deleted: 1, refused, took: Duration::ZERO })
         };
-        let mut worker = Worker { run, report: |_| {}, queue };
+        let mut worker = SweepWorker { run, report: |_| {}, queue };
         worker.queue.next(None).expect("a sweep");
         for (outcome, is_overdue, trouble) in [
-            (Outcome::Failed, true, Some("IPv4: the kernel refused")),
-            (Outcome::Refused, false, Some("IPv4: the kernel refused")),
-            (Outcome::Refused, false, Some("the kernel refuses to delete 3 IPv4 flows: EBUSY")),
-            (Outcome::Complete, false, None),
+            (SweepEnd::Failed, true, Some("IPv4: the kernel refused")),
+            (SweepEnd::Refused, false, Some("IPv4: the kernel refused")),
+            (SweepEnd::Refused, false, Some("the kernel refuses to delete 3 IPv4 flows: EBUSY")),
+            (SweepEnd::Complete, false, None),
         ] {
             assert_eq!(worker.sweep(&waiting), outcome);
             assert_eq!(unswept.oldest().is_some(), is_overdue, "{outcome:?}");

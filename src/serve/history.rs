@@ -23,7 +23,7 @@ const ENDPOINT: usize = 96;
 /// Something that changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct HistoryEntry {
     /// When the agent learned of it.
     pub at: Time,
     /// The Service that it concerns.
@@ -45,20 +45,20 @@ pub enum What {
 
 /// What changed since the start of the agent. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct History(Arc<Mutex<Entries>>);
+pub struct ChangeHistory(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    entries: VecDeque<Arc<Entry>>,
+    entries: VecDeque<Arc<HistoryEntry>>,
     size: usize,
     /// Earlier changes are not known; `None` before the first sync.
     since: Option<Time>,
 }
 
-impl History {
+impl ChangeHistory {
     /// Notes that the agent noticed something.
     pub fn notice(&self, service: Option<ObjectName>, text: String) {
-        lock(&self.0).push(Entry { at: now(), service, what: What::Noticed(text) });
+        lock(&self.0).push(HistoryEntry { at: now(), service, what: What::Noticed(text) });
     }
 
     /// Notes the changes of a sync, of which the kernel has all now, and the objects after it. If some
@@ -75,7 +75,7 @@ impl History {
             for before in &batch.changes {
                 let service = concerned(before, &snapshot.store);
                 let what = What::Changed(before.clone(), seconds);
-                entries.push(Entry { at, service, what });
+                entries.push(HistoryEntry { at, service, what });
             }
         }
         entries.since.get_or_insert(today);
@@ -90,9 +90,9 @@ impl History {
         store: &Store,
         others: bool,
         wanted: impl Fn(&ObjectName, Option<&Service>) -> bool,
-    ) -> (Time, Vec<Arc<Entry>>) {
+    ) -> (Time, Vec<Arc<HistoryEntry>>) {
         let entries = lock(&self.0);
-        let is_wanted = |entry: &&Arc<Entry>| match (&entry.service, &entry.what) {
+        let is_wanted = |entry: &&Arc<HistoryEntry>| match (&entry.service, &entry.what) {
             (Some(name), What::Changed(Change::Service(before), _)) => wanted(name, Some(before)),
             (Some(name), _) => wanted(name, store.service(name)),
             (None, _) => others,
@@ -103,7 +103,7 @@ impl History {
 }
 
 impl Entries {
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: HistoryEntry) {
         self.size += entry.size();
         self.entries.push_back(Arc::new(entry));
         while self.size > LIMIT
@@ -115,7 +115,7 @@ impl Entries {
     }
 }
 
-impl Entry {
+impl HistoryEntry {
     fn size(&self) -> usize {
         ENTRY
             + match &self.what {
@@ -146,13 +146,13 @@ mod tests {
 
     use super::*;
 
-    fn all(history: &History) -> (Time, Vec<Arc<Entry>>) {
+    fn all(history: &ChangeHistory) -> (Time, Vec<Arc<HistoryEntry>>) {
         history.of(&Store::new(), true, |_, _| true)
     }
 
     #[test]
     fn memory_is_bounded_and_what_is_lost_is_said() {
-        let (history, snapshot) = (History::default(), Snapshot::default());
+        let (history, snapshot) = (ChangeHistory::default(), Snapshot::default());
         let start = Instant::now();
         let batch = |seconds| {
             let before = Change::service(service(1));

@@ -11,7 +11,7 @@ use nfnetlink::nft::{Error, Kernel, Socket};
 use shunt_core::model::Protocol;
 use shunt_core::plan::FrontendKey;
 
-use crate::dataplane::{Installed, Verdict, Verdicts, add_verdicts, verdicts};
+use crate::dataplane::{FrontendVerdict, Installed, Verdicts, add_verdicts, verdicts};
 use crate::serve::metrics::ServiceConnections;
 use crate::serve::time::Seldom;
 
@@ -31,9 +31,9 @@ pub struct ServiceCounters {
 }
 
 /// Returns the new connections since an earlier reading.
-fn since(now: &Verdict, before: Option<&Verdict>) -> u64 {
+fn since(now: &FrontendVerdict, before: Option<&FrontendVerdict>) -> u64 {
     let before = before.filter(|before| before.label == now.label);
-    let (now, before) = (now.connections(), before.map_or(0, Verdict::connections));
+    let (now, before) = (now.connections(), before.map_or(0, FrontendVerdict::connections));
     match now.checked_sub(before) {
         Some(new) => new,
         // A counter continues without the connections between the reading of the old element and
@@ -85,7 +85,7 @@ impl ServiceCounters {
         let ServiceCounters { kernel, ports, frontends, .. } = self;
         let mut found = verdicts(&mut **kernel)?;
         // While the kernel resizes a map, a listing lacks elements.
-        let lacks = |(key, before): &(&FrontendKey, &Verdict)| {
+        let lacks = |(key, before): &(&FrontendKey, &FrontendVerdict)| {
             let lost = |before: &Installed, now: &Installed| before.exists && !now.exists;
             found.get(key).is_none_or(|now| {
                 lost(&before.main, &now.main) || lost(&before.short_circuit, &now.short_circuit)

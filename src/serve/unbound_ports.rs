@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 
-use super::events::{Notice, Recorder, Scope};
+use super::events::{EventScope, Notice, Recorder};
 use super::lock;
 use super::metrics::{Counted, Gauge, Metrics};
 
@@ -151,7 +151,7 @@ impl UnboundPorts {
         );
         let ((reason, action), note) = (server.event, port.to_string());
         self.events.record(match service {
-            Some(service) => Notice::of_service(service, Scope::Node, reason, action, note),
+            Some(service) => Notice::of_service(service, EventScope::Node, reason, action, note),
             None => Notice::of_node(reason, action, note),
         });
         let key = (server, address);

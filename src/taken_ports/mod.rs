@@ -6,7 +6,7 @@
 //! it reports such a process, and blocks nothing.
 //!
 //! Owns: which sockets are in the way (`conflict`, pure), their listing ([`taken_now`]), and the
-//! [`Report`].
+//! [`TakenPorts`].
 //!
 //! Must not know: the kernel's rules, the log and metrics.
 
@@ -26,7 +26,7 @@ use self::socket_owners::owners;
 
 pub use conflict::NodePorts;
 use report::protocol_name;
-pub use report::{Report, TakenPort};
+pub use report::{TakenPort, TakenPorts};
 
 /// This directory exists if the kernel has SCTP, so that listing its sockets does not load it.
 const SCTP: &str = "/proc/thread-self/net/sctp";

@@ -17,20 +17,20 @@ const REMEDY: &str = "move the process to another port, or give the Service anot
 /// The node ports on which other processes listen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Report {
+pub struct TakenPorts {
     /// Why the agent cannot look for such processes; `None` if it can.
     pub trouble: Option<String>,
     /// The node ports, in order.
     pub ports: Vec<TakenPort>,
 }
 
-impl Report {
+impl TakenPorts {
     /// Looks at the sockets of this moment.
     #[must_use]
-    pub fn of_now(node_ports: &NodePorts, addresses: &BTreeSet<IpAddr>) -> Report {
+    pub fn of_now(node_ports: &NodePorts, addresses: &BTreeSet<IpAddr>) -> TakenPorts {
         match taken_now(node_ports, addresses) {
-            Ok(ports) => Report { trouble: None, ports },
-            Err(error) => Report { trouble: Some(error.to_string()), ports: Vec::new() },
+            Ok(ports) => TakenPorts { trouble: None, ports },
+            Err(error) => TakenPorts { trouble: Some(error.to_string()), ports: Vec::new() },
         }
     }
 

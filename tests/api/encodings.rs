@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use shunt::source::kubernetes::{Access, ContentType, Source};
+use shunt::source::kubernetes::{Access, ApiSource, ContentType};
 use shunt_core::model::{Balancing, Change};
 use shunt_fake_apiserver::{Api, Case, Kind, Verb, both, standin_only};
 
@@ -127,7 +127,7 @@ fn first_lists(world: &World, content_type: ContentType) -> Result<BTreeMap<Stri
     world.lab.node.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let source = Source::new(access, "rich-node", |_| (), Arc::new(|_, _, _, _| ()))?;
+            let source = ApiSource::new(access, "rich-node", |_| (), Arc::new(|_, _, _, _| ()))?;
             let mut changes = BTreeMap::new();
             let run = source.run(|batch| {
                 let is_last = batch.changes.contains(&Change::Synced);

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::Error;
 use crate::attr::ip;
 use crate::message::Message;
-use crate::socket::{Bus, Request, Socket};
+use crate::socket::{Bus, NetlinkSocket, Request};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
@@ -99,7 +99,7 @@ impl WaitingSocket {
 pub fn waiting(protocol: u8) -> Result<Vec<WaitingSocket>, Error> {
     let list = Request::dump("list sockets", BY_FAMILY);
     let state = if i32::from(protocol) == libc::IPPROTO_UDP { CLOSE } else { LISTEN };
-    let mut socket = Socket::open(Bus::SockDiag)?;
+    let mut socket = NetlinkSocket::open(Bus::SockDiag)?;
     let mut found = Vec::new();
     for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
         let body = |body: &mut Vec<u8>| {

@@ -65,7 +65,7 @@ impl Request {
 }
 
 /// A netlink socket in the network namespace of the thread that opened it.
-pub struct Socket {
+pub struct NetlinkSocket {
     bus: Bus,
     mnl: mnl::Socket,
     send_buffer: usize,
@@ -83,15 +83,15 @@ struct Buffer([u8; READ_BUFFER]);
 
 // SAFETY: the pointer in `mnl` is to memory that nothing else refers to, and libmnl keeps nothing
 // per thread.
-unsafe impl Send for Socket {}
+unsafe impl Send for NetlinkSocket {}
 
-impl Socket {
+impl NetlinkSocket {
     /// Opens a socket with a port number of the kernel's choice, in no multicast group.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel does not have the protocol.
-    pub fn open(bus: Bus) -> Result<Socket, Error> {
-        Socket::bind(bus, 0, 0)
+    pub fn open(bus: Bus) -> Result<NetlinkSocket, Error> {
+        NetlinkSocket::bind(bus, 0, 0)
     }
 
     /// Opens a socket with this port number (0: the kernel chooses), in these multicast groups (a
@@ -100,9 +100,9 @@ impl Socket {
     /// # Errors
     /// [`Error::Open`] with `EADDRINUSE` if another socket of the namespace has the port number,
     /// with `EPERM` if a group requires a privilege that the caller lacks.
-    pub fn bind(bus: Bus, port: u32, groups: u32) -> Result<Socket, Error> {
+    pub fn bind(bus: Bus, port: u32, groups: u32) -> Result<NetlinkSocket, Error> {
         let open = || {
-            let mut socket = Socket {
+            let mut socket = NetlinkSocket {
                 bus,
                 mnl: mnl::Socket::open(bus)?,
                 send_buffer: 0,
@@ -133,7 +133,7 @@ impl Socket {
 
     /// Replaces the socket by one without groups, in the network namespace of this thread.
     fn reopen(&mut self) -> Result<(), Error> {
-        let fresh = Socket::open(self.bus)?;
+        let fresh = NetlinkSocket::open(self.bus)?;
         // The kernel doubles a size that it is given.
         if let Ok(doubled) = getsockopt(self, sockopt::RcvBuf) {
             fresh.raise_receive_buffer(doubled / 2);
@@ -287,7 +287,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends messages that the caller has encoded; [`drain`](Socket::drain) reads the answers.
+    /// Sends messages that the caller has encoded; [`drain`](NetlinkSocket::drain) reads the answers.
     ///
     /// # Errors
     /// [`Error::TooLarge`] if the kernel refuses a larger send buffer, otherwise [`Error::Send`].
@@ -364,7 +364,7 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for NetlinkSocket {
     /// Returns the descriptor, to wait for messages.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as `self` exists, whose lifetime the result has.
@@ -372,7 +372,7 @@ impl AsFd for Socket {
     }
 }
 
-impl fmt::Debug for Socket {
+impl fmt::Debug for NetlinkSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}", self.bus, self.port())
     }
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn answers_to_abandoned_requests_are_skipped() -> Result<(), Error> {
-        let mut socket = Socket::open(Bus::Generic)?;
+        let mut socket = NetlinkSocket::open(Bus::Generic)?;
         for _ in 0..3 {
             socket.start(FIND_FAMILY, nlctrl)?;
         }
@@ -428,7 +428,7 @@ mod tests {
             body.extend_from_slice(&[0; 48]);
         };
         let _listed = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let mut socket = Socket::open(Bus::SockDiag)?;
+        let mut socket = NetlinkSocket::open(Bus::SockDiag)?;
         socket.raise_receive_buffer(100_000);
         let size = getsockopt(&socket, sockopt::RcvBuf)?;
         for abandoned in [true, false] {
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn every_refused_order_is_reported() -> Result<(), Error> {
-        let mut socket = Socket::open(Bus::Route)?;
+        let mut socket = NetlinkSocket::open(Bus::Route)?;
         let mut refused = Vec::new();
         // Interfaces that cannot be: their names are too long.
         let names = ["interface-that-is-not-there"; 100];
@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn descriptors_end_with_the_program_and_never_block() -> Result<(), Box<dyn std::error::Error>>
     {
-        let socket = Socket::open(Bus::Route)?;
+        let socket = NetlinkSocket::open(Bus::Route)?;
         assert_eq!(fcntl(&socket, FcntlArg::F_GETFD)?, FdFlag::FD_CLOEXEC.bits());
         let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
         assert!(flags.contains(OFlag::O_NONBLOCK), "{flags:?}");

@@ -69,12 +69,12 @@ pub fn legacy_forward_drops(family: Family) -> io::Result<bool> {
 /// # Errors
 /// As for [`legacy_chains`].
 pub fn legacy_tables_in_effect(family: Family) -> io::Result<Vec<String>> {
-    let tables = tables(family)?.into_iter().filter(Table::has_effect);
+    let tables = tables(family)?.into_iter().filter(LegacyTable::has_effect);
     Ok(tables.map(|table| table.name).collect())
 }
 
 /// A table in the kernel's form.
-struct Table {
+struct LegacyTable {
     name: String,
     /// `struct ipt_getinfo`.
     info: Vec<u8>,
@@ -84,7 +84,7 @@ struct Table {
 }
 
 /// Reads the tables that are in use.
-fn tables(family: Family) -> io::Result<Vec<Table>> {
+fn tables(family: Family) -> io::Result<Vec<LegacyTable>> {
     let names = match family {
         Family::Ip => "/proc/thread-self/net/ip_tables_names",
         Family::Ip6 => "/proc/thread-self/net/ip6_tables_names",
@@ -94,11 +94,11 @@ fn tables(family: Family) -> io::Result<Vec<Table>> {
         names => names?,
     };
     let names = names.split_whitespace().filter(|name| name.len() < TABLE_NAME);
-    names.map(|name| Table::read(family, name)).collect()
+    names.map(|name| LegacyTable::read(family, name)).collect()
 }
 
-impl Table {
-    fn read(family: Family, name: &str) -> io::Result<Table> {
+impl LegacyTable {
+    fn read(family: Family, name: &str) -> io::Result<LegacyTable> {
         let (domain, level) = match family {
             Family::Ip => (AddressFamily::Inet, libc::SOL_IP),
             Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6),
@@ -113,7 +113,7 @@ impl Table {
         entries[TABLE_NAME..TABLE_NAME + 4].copy_from_slice(size);
         get(&socket, level, GET_ENTRIES, &mut entries)?;
         entries.drain(..ENTRIES);
-        Ok(Table { name: name.to_owned(), info, entries, target: target(family) })
+        Ok(LegacyTable { name: name.to_owned(), info, entries, target: target(family) })
     }
 
     fn info(&self, at: usize) -> Option<usize> {
@@ -156,7 +156,7 @@ fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Resu
     Ok(())
 }
 
-/// See [`Table::target`].
+/// See [`LegacyTable::target`].
 fn target(family: Family) -> usize {
     match family {
         Family::Ip => 88,
@@ -224,17 +224,17 @@ mod tests {
                 entries.extend(entry);
             }
             let name = "filter".to_owned();
-            Table { name, info, entries, target: target(Family::Ip) }
+            LegacyTable { name, info, entries, target: target(Family::Ip) }
         };
         assert_eq!(table(DROP).policy(FORWARD), Some(DROP));
         assert_eq!(table(-2).policy(FORWARD), Some(-2));
         assert_eq!(table(DROP).policy(0), None, "`filter` has no chain PREROUTING");
         let whole = table(DROP);
         for length in 0..whole.entries.len() {
-            let cut = Table { entries: whole.entries[..length].to_vec(), ..table(DROP) };
+            let cut = LegacyTable { entries: whole.entries[..length].to_vec(), ..table(DROP) };
             assert!([None, Some(DROP)].contains(&cut.policy(FORWARD)));
         }
-        assert_eq!(Table { info: Vec::new(), ..whole }.policy(FORWARD), None);
+        assert_eq!(LegacyTable { info: Vec::new(), ..whole }.policy(FORWARD), None);
     }
 
     #[test]

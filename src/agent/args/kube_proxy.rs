@@ -14,7 +14,7 @@ const IDLE: &str = "Flags of kube-proxy, accepted without effect";
 /// The flags that set fields of the configuration. With `--config`, most of them have no effect.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
-pub struct Settings {
+pub struct ConfigurationFlags {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub struct Settings {
     pub given: GivenFlags<false>,
 }
 
-impl Settings {
+impl ConfigurationFlags {
     /// Returns true if the command line has one of these flags.
     #[must_use]
     pub fn is_given(&self) -> bool {

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use crate::config::{GoDuration, parse_bool};
 
-pub use kube_proxy::{Logging, Settings, normalized, without_logging};
+pub use kube_proxy::{ConfigurationFlags, Logging, normalized, without_logging};
 
 /// The arguments that a run and a check have.
 #[derive(Debug, Clone, Args)]
@@ -50,7 +50,7 @@ pub struct Run {
     pub net_sysctls: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
+    pub settings: ConfigurationFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: Logging,

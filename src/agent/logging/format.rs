@@ -18,19 +18,19 @@ pub(crate) type IsJson = Arc<AtomicBool>;
 
 /// The format of log lines: JSON with the fields of kube-proxy's log, or text; for people in the style
 /// of compilers.
-pub(crate) struct Format {
+pub(crate) struct LineFormat {
     for_people: bool,
     is_json: IsJson,
     text: format::Format,
 }
 
-impl Format {
-    pub(crate) fn new(for_people: bool, is_json: IsJson) -> Format {
-        Format { for_people, is_json, text: format::Format::default().with_target(false) }
+impl LineFormat {
+    pub(crate) fn new(for_people: bool, is_json: IsJson) -> LineFormat {
+        LineFormat { for_people, is_json, text: format::Format::default().with_target(false) }
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Format
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -204,7 +204,7 @@ mod tests {
     /// Returns the lines that the closure logs.
     fn lines(json: bool, log: impl FnOnce()) -> Vec<String> {
         let written = Log::default();
-        let format = Format::new(true, IsJson::new(json.into()));
+        let format = LineFormat::new(true, IsJson::new(json.into()));
         let layer = layers::layer().with_writer(written.clone()).event_format(format);
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, log);

@@ -18,8 +18,8 @@ use super::args::Logging;
 use super::process::start_thread;
 use crate::config::{self, LogFormat};
 use crate::serve::escape;
-use format::{Format, IsJson};
-use queue::Queue;
+use format::{IsJson, LineFormat};
+use queue::LogQueue;
 
 /// What a changed configuration changes of the log, of which a process has one.
 static CHANGEABLE: OnceLock<(reload::Handle<Targets, Registry>, IsJson)> = OnceLock::new();
@@ -28,7 +28,7 @@ static CHANGEABLE: OnceLock<(reload::Handle<Targets, Registry>, IsJson)> = OnceL
 static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
 
 /// The lines of `shunt run`, whose threads must not wait for a reader.
-static QUEUE: Queue = Queue::new();
+static QUEUE: LogQueue = LogQueue::new();
 
 /// How long the end of the process waits for the last lines: standard error may be a full pipe.
 pub(crate) const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
@@ -69,7 +69,7 @@ pub(crate) fn start(format: LogFormat, verbosity: u8) {
     let for_people = FOR_PEOPLE.load(Ordering::Relaxed);
     let json = IsJson::new(is_json.into());
     let (levels, levels_handle) = reload::Layer::new(levels(verbosity));
-    let format = Format::new(for_people, json.clone());
+    let format = LineFormat::new(for_people, json.clone());
     let writer = move || -> Escaped<Box<dyn Write>> {
         Escaped(if for_people { Box::new(io::stderr()) } else { Box::new(&QUEUE) })
     };

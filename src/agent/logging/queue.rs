@@ -11,24 +11,24 @@ use std::time::Duration;
 const ROOM: usize = 1 << 20;
 
 /// The queue; the log writes each line with one call to a reference of it.
-pub(crate) struct Queue {
-    state: Mutex<State>,
+pub(crate) struct LogQueue {
+    state: Mutex<LogQueueState>,
     changed: Condvar,
     /// All lines that were lost.
     pub(crate) lost: AtomicU64,
 }
 
-struct State {
+struct LogQueueState {
     lines: Vec<u8>,
     /// The number of lines that were lost behind them.
     lost: u64,
     is_writing: bool,
 }
 
-impl Queue {
-    pub(crate) const fn new() -> Queue {
-        let state = Mutex::new(State { lines: Vec::new(), lost: 0, is_writing: false });
-        Queue { state, changed: Condvar::new(), lost: AtomicU64::new(0) }
+impl LogQueue {
+    pub(crate) const fn new() -> LogQueue {
+        let state = Mutex::new(LogQueueState { lines: Vec::new(), lost: 0, is_writing: false });
+        LogQueue { state, changed: Condvar::new(), lost: AtomicU64::new(0) }
     }
 
     /// Writes the lines to `out`, for ever. Calls `report` with the number of lost lines, once `out`
@@ -62,16 +62,16 @@ impl Queue {
 
     /// Waits until all lines are written, or for this time.
     pub(crate) fn flush(&self, timeout: Duration) {
-        let waits = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let waits = |state: &mut LogQueueState| state.is_writing || !state.lines.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), timeout, waits));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Write for &Queue {
+impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut state = self.lock();
         // Once a line is lost, all that follow are, so that their place in the log is known.
@@ -114,8 +114,8 @@ mod tests {
         }
     }
 
-    fn start() -> (Arc<Queue>, Receiver<Vec<u8>>, Sender<()>) {
-        let queue = Arc::new(Queue::new());
+    fn start() -> (Arc<LogQueue>, Receiver<Vec<u8>>, Sender<()>) {
+        let queue = Arc::new(LogQueue::new());
         let ((sent, written), (read, reads)) = (mpsc::channel(), mpsc::channel());
         let in_thread = queue.clone();
         thread::spawn(move || {
@@ -125,7 +125,7 @@ mod tests {
         (queue, written, read)
     }
 
-    fn log(queue: &Queue, line: &[u8]) {
+    fn log(queue: &LogQueue, line: &[u8]) {
         let mut queue = queue;
         queue.write_all(line).expect("no failure");
     }

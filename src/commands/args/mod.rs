@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use shunt_core::model::ObjectName;
 
-use crate::agent::args::{Logging, Run, Settings, normalized, without_logging};
+use crate::agent::args::{ConfigurationFlags, Logging, Run, normalized, without_logging};
 use crate::agent::{logging, netns};
 use crate::config::parse_bool;
 use crate::serve::status::Time;
@@ -36,7 +36,7 @@ pub use trace::Trace;
 pub struct Arguments {
     /// The command to run.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: ShuntCommand,
 }
 
 impl Arguments {
@@ -55,7 +55,7 @@ impl Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum ShuntCommand {
     /// Keep the node's rules in step with the cluster's Services, until stopped.
     Run(RunOrTask),
     /// Print the ruleset that would be programmed, in nft's syntax.
@@ -102,7 +102,7 @@ pub struct ObjectArguments {
     pub at: Option<Time>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub settings: Settings,
+    pub settings: ConfigurationFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: Logging,
@@ -241,7 +241,7 @@ mod tests {
     fn run(words: &str) -> Result<RunOrTask, String> {
         let words = normalized(words.split(' ').map(Into::into));
         match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
-            Ok(Command::Run(run)) => Ok(run),
+            Ok(ShuntCommand::Run(run)) => Ok(run),
             Ok(other) => Err(format!("{other:?}")),
             Err(error) => Err(error.to_string()),
         }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use shunt_core::plan::NodeContext;
 
-use super::{Facts, Judgement, fail, ok, warn};
-use crate::source::kubernetes::{Failure, Inspection, rule};
+use super::{Judgement, NodeFacts, fail, ok, warn};
+use crate::source::kubernetes::{Inspection, RequestFailure, rule};
 use crate::source::objects::Kind;
 
 /// The findings about the API server.
@@ -14,11 +14,11 @@ pub(super) enum Api {
     NotAsked(String),
     /// The credentials or the address cannot be used.
     Unusable(String),
-    Asked(Asked),
+    Asked(ApiAnswers),
 }
 
 /// What the API server says.
-pub(super) struct Asked {
+pub(super) struct ApiAnswers {
     /// The URL of the server.
     pub(super) server: String,
     /// The host in that URL.
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 }
 
 impl Api {
-    fn asked(&self) -> Result<&Asked, String> {
+    fn asked(&self) -> Result<&ApiAnswers, String> {
         match self {
             Api::NotAsked(why) => Err(why.clone()),
             Api::Unusable(_) => Err(UNASKED.into()),
@@ -46,29 +46,31 @@ impl Api {
     }
 }
 
-impl Asked {
+impl ApiAnswers {
     /// Why the server cannot be asked.
-    fn failure(&self) -> Option<&Failure> {
+    fn failure(&self) -> Option<&RequestFailure> {
         let mut all = self.inspection.refused.iter().map(|(_, failure)| failure);
-        all.find(|it| matches!(it, Failure::Unreachable(_) | Failure::Refused { code: 401, .. }))
+        all.find(|it| {
+            matches!(it, RequestFailure::Unreachable(_) | RequestFailure::Refused { code: 401, .. })
+        })
     }
 }
 
 const UNASKED: &str = "the API server was not asked";
 
-pub(super) fn server(facts: &Facts<'_>) -> Judgement {
+pub(super) fn server(facts: &NodeFacts<'_>) -> Judgement {
     if let Api::Unusable(error) = &facts.api {
         return fail(error, "correct the kubeconfig, --master or the Pod's service account");
     }
     let asked = facts.api.asked()?;
     let server = &asked.server;
     match asked.failure() {
-        Some(Failure::Unreachable(reason)) => fail(
+        Some(RequestFailure::Unreachable(reason)) => fail(
             format!("{server} does not answer: {reason}"),
             "use an address of the API server that this node reaches without a Service: apiServer \
              in the chart, or the server of the kubeconfig",
         ),
-        Some(Failure::Refused { message, .. }) => fail(
+        Some(RequestFailure::Refused { message, .. }) => fail(
             format!("{server} rejects the credentials: {message} (401)"),
             "correct the token or certificate of the kubeconfig or service account",
         ),
@@ -76,7 +78,7 @@ pub(super) fn server(facts: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn address(facts: &Facts<'_>) -> Judgement {
+pub(super) fn address(facts: &NodeFacts<'_>) -> Judgement {
     let asked = facts.api.asked()?;
     let host = &asked.host;
     match cluster_ip(asked, &facts.node_context) {
@@ -90,7 +92,7 @@ pub(super) fn address(facts: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn node(facts: &Facts<'_>) -> Judgement {
+pub(super) fn node(facts: &NodeFacts<'_>) -> Judgement {
     let inspection = facts.api.answers()?;
     let NodeContext { node, node_name, .. } = &facts.node_context;
     match node {
@@ -106,17 +108,20 @@ pub(super) fn node(facts: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn permissions(facts: &Facts<'_>) -> Judgement {
+pub(super) fn permissions(facts: &NodeFacts<'_>) -> Judgement {
     let inspection = facts.api.answers()?;
     let refused = &inspection.refused;
     let texts: Vec<String> = refused
         .iter()
         .map(|(kind, failure)| match failure {
-            Failure::Refused { code: 403, message, .. } => format!("{kind}: {message} (403)"),
+            RequestFailure::Refused { code: 403, message, .. } => {
+                format!("{kind}: {message} (403)")
+            }
             other => format!("{kind}: {}", other.told(*kind)),
         })
         .collect();
-    let is_forbidden = |failure: &Failure| matches!(failure, Failure::Refused { code: 403, .. });
+    let is_forbidden =
+        |failure: &RequestFailure| matches!(failure, RequestFailure::Refused { code: 403, .. });
     let rules = refused.iter().filter(|(_, failure)| is_forbidden(failure));
     let rules: Vec<String> = rules.map(|(kind, _)| rule(*kind)).collect();
     let remedy = match rules.is_empty() {
@@ -138,8 +143,8 @@ pub(super) fn permissions(facts: &Facts<'_>) -> Judgement {
 }
 
 /// Returns a description of the host if only the rules of Services make it work.
-fn cluster_ip(asked: &Asked, node_context: &NodeContext) -> Option<String> {
-    let Asked { host, pod_variable, inspection, .. } = asked;
+fn cluster_ip(asked: &ApiAnswers, node_context: &NodeContext) -> Option<String> {
+    let ApiAnswers { host, pod_variable, inspection, .. } = asked;
     let Ok(address) = host.parse::<IpAddr>() else {
         let is_service = host == "kubernetes"
             || host == "kubernetes.default"
@@ -174,7 +179,8 @@ mod tests {
             ("kubernetes.default.svc.cluster.local", true),
         ] {
             let (server, host, pod_variable) = (String::new(), host.to_owned(), None);
-            let asked = Asked { server, host, pod_variable, inspection: Inspection::default() };
+            let asked =
+                ApiAnswers { server, host, pod_variable, inspection: Inspection::default() };
             let found = cluster_ip(&asked, &node_context).is_some();
             assert_eq!(found, expected, "{}", asked.host);
         }

@@ -6,8 +6,8 @@ use nfnetlink::route::links;
 use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::NodeContext;
 
-use super::api::{Api, Asked};
-use super::{Facts, Outcome, Report, others};
+use super::api::{Api, ApiAnswers};
+use super::{CheckOutcome, CheckReport, NodeFacts, others};
 use crate::agent::args::Run;
 use crate::agent::settings::load_file;
 use crate::agent::sources::{access, runtime};
@@ -58,7 +58,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         store.apply(change, &mut Dirty::default());
     }
     let node_name = effective.as_ref().map_or("", |effective| &effective.config.node_name);
-    let report = Report::of(&Facts {
+    let report = CheckReport::of(&NodeFacts {
         run,
         problems,
         api,
@@ -71,7 +71,7 @@ pub(in crate::commands) fn check(run: &Run, format: Format) -> Result<(), Failur
         agent: others::find_agent(),
     });
     crate::commands::output(format, &report)?;
-    if report.count(Outcome::Fail) > 0 { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
+    if report.count(CheckOutcome::Fail) > 0 { Err(Failure::Result(PROBLEMS)) } else { Ok(()) }
 }
 
 /// Returns what the API server says, and the objects that concern the node.
@@ -102,7 +102,7 @@ fn objects(
         Ok(mut inspection) => {
             let objects = std::mem::take(&mut inspection.changes);
             let pod_variable = std::env::var(CLUSTER_IP_VARIABLE).ok();
-            (Api::Asked(Asked { server, host, pod_variable, inspection }), objects)
+            (Api::Asked(ApiAnswers { server, host, pod_variable, inspection }), objects)
         }
     })
 }

@@ -1,9 +1,9 @@
 //! The configuration: invalid values, unknown fields, and fields without effect.
 
-use super::{Facts, Judgement, fail, ok, some_of, warn};
+use super::{Judgement, NodeFacts, fail, ok, some_of, warn};
 use crate::source::spanned_yaml::Severity;
 
-pub(super) fn check(facts: &Facts<'_>) -> Judgement {
+pub(super) fn check(facts: &NodeFacts<'_>) -> Judgement {
     let of = |severity| facts.problems.iter().filter(move |problem| problem.severity == severity);
     let [warnings, notes] =
         [Severity::Warning, Severity::Note].map(|severity| of(severity).count());

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::{Facts, Judgement, ok, warn};
-use crate::flows::sysctl::{self, Preview, Settings};
+use super::{Judgement, NodeFacts, ok, warn};
+use crate::flows::sysctl::{self, ConntrackSettings, Preview};
 
 /// A table that is this full, in percent, may overflow soon: the kernel drops new connections then.
 const NEARLY_FULL: u64 = 80;
 
-pub(super) fn sysctls(facts: &Facts<'_>) -> Judgement {
+pub(super) fn sysctls(facts: &NodeFacts<'_>) -> Judgement {
     judge(&sysctl::preview(&facts.effective.as_ref()?.config.conntrack, &facts.run.net_sysctls))
 }
 
@@ -47,7 +47,7 @@ fn sysctl_name(file: &Path) -> String {
     format!("net.netfilter.{name}")
 }
 
-pub(super) fn table(facts: &Facts<'_>) -> Judgement {
+pub(super) fn table(facts: &NodeFacts<'_>) -> Judgement {
     let (conntrack, net) = (&facts.effective.as_ref()?.config.conntrack, &facts.run.net_sysctls);
     let read = |name: &str| -> Option<u64> {
         let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
@@ -56,12 +56,12 @@ pub(super) fn table(facts: &Facts<'_>) -> Judgement {
     let Some((count, max @ 1..)) = read("nf_conntrack_count").zip(read("nf_conntrack_max")) else {
         return Err("cannot read nf_conntrack_max and nf_conntrack_count".into());
     };
-    let raised = |settings: &Settings| {
+    let raised = |settings: &ConntrackSettings| {
         let mut writes = sysctl::preview(settings, net).into_iter();
         writes.find(|write| write.file.ends_with("nf_conntrack_max")).map(|write| write.value)
     };
     // kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
-    let default = Settings { max_per_core: 32_768, min: 131_072, ..*conntrack };
+    let default = ConntrackSettings { max_per_core: 32_768, min: 131_072, ..*conntrack };
     let below_default = raised(&default).filter(|_| raised(conntrack).is_none());
     let percent = count.saturating_mul(100) / max;
     let text = format!("{count} of {max} entries ({percent} %)");
@@ -83,7 +83,7 @@ pub(super) fn table(facts: &Facts<'_>) -> Judgement {
 mod tests {
     use std::io;
 
-    use super::super::Outcome::Warn;
+    use super::super::CheckOutcome::Warn;
     use super::*;
 
     fn write(name: &str, value: u64, writable: io::Result<()>) -> Preview {

@@ -4,9 +4,9 @@ use nfnetlink::Family;
 use nfnetlink::nft::{AttachedChain, NfProto, Socket};
 use nfnetlink::xtables::legacy_forward_drops;
 
-use super::{Facts, Judgement, ok, some_of, warn};
+use super::{Judgement, NodeFacts, ok, some_of, warn};
 
-pub(super) fn check(_: &Facts<'_>) -> Judgement {
+pub(super) fn check(_: &NodeFacts<'_>) -> Judgement {
     let drops = |family: &Family| legacy_forward_drops(*family).unwrap_or(false);
     let legacy: Vec<Family> = [Family::Ip, Family::Ip6].into_iter().filter(drops).collect();
     let chains = Socket::open().and_then(|mut socket| socket.base_chains());

@@ -8,7 +8,7 @@ use nfnetlink::nft::{Error, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 
-use super::{Facts, Judgement, fail, ok, warn};
+use super::{Judgement, NodeFacts, fail, ok, warn};
 use crate::agent::health::families;
 use crate::dataplane::{Abilities, refused_rules};
 use crate::flows::Conntrack;
@@ -37,7 +37,7 @@ fn unasked(error: Error) -> String {
     format!("cannot ask the kernel: {error}")
 }
 
-pub(super) fn nf_tables(_: &Facts<'_>) -> Judgement {
+pub(super) fn nf_tables(_: &NodeFacts<'_>) -> Judgement {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     answer(connect(), release.trim())
 }
@@ -53,7 +53,7 @@ fn answer<T>(answer: Result<T, Error>, release: &str) -> Judgement {
     }
 }
 
-pub(super) fn features(facts: &Facts<'_>) -> Judgement {
+pub(super) fn features(facts: &NodeFacts<'_>) -> Judgement {
     let mut kernel = kernel()?;
     let abilities = Abilities::ask(&mut kernel).map_err(unasked)?;
     let mut context = facts.node_context.clone();
@@ -92,7 +92,7 @@ fn judge(refused: &[Refusal], has_timeouts: bool, families: &str) -> Judgement {
     }
 }
 
-pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
+pub(super) fn table_ownership(facts: &NodeFacts<'_>) -> Judgement {
     let mut kernel = kernel()?;
     if !facts.run.own_tables {
         return ok("--own-tables=false: other processes can modify the tables");
@@ -107,7 +107,7 @@ pub(super) fn table_ownership(facts: &Facts<'_>) -> Judgement {
     })
 }
 
-pub(super) fn connection_tracking(_: &Facts<'_>) -> Judgement {
+pub(super) fn connection_tracking(_: &NodeFacts<'_>) -> Judgement {
     kernel()?;
     lists(Conntrack::open().and_then(|mut conntrack| conntrack.load()))
 }
@@ -123,7 +123,7 @@ fn lists(answer: Result<(), impl Display>) -> Judgement {
     }
 }
 
-pub(super) fn ipv6(_: &Facts<'_>) -> Judgement {
+pub(super) fn ipv6(_: &NodeFacts<'_>) -> Judgement {
     let in_tables = connect().and_then(|mut kernel| Abilities::ask(&mut kernel));
     reachable(families().contains(&Family::V6), in_tables.map_or(true, |it| it.ipv6))
 }
@@ -146,10 +146,10 @@ fn reachable(on_node: bool, in_tables: bool) -> Judgement {
 mod tests {
     use nfnetlink::nft::{Batch, TableFamily};
 
-    use super::super::Outcome::{self, Fail, Warn};
+    use super::super::CheckOutcome::{self, Fail, Warn};
     use super::*;
 
-    fn result(judgement: &Judgement) -> Option<Outcome> {
+    fn result(judgement: &Judgement) -> Option<CheckOutcome> {
         judgement.as_ref().ok().map(|finding| finding.result)
     }
 

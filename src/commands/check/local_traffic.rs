@@ -3,9 +3,9 @@
 use shunt_core::model::Family;
 use shunt_core::plan::DetectLocal;
 
-use super::{Facts, Judgement, ok, some_of, warn};
+use super::{Judgement, NodeFacts, ok, some_of, warn};
 
-pub(super) fn check(facts: &Facts<'_>) -> Judgement {
+pub(super) fn check(facts: &NodeFacts<'_>) -> Judgement {
     facts.effective.as_ref()?;
     let node_context = &facts.node_context;
     let mut links = facts.links.iter().flatten();

@@ -1,7 +1,7 @@
 //! `shunt check`: whether a node, its kernel and its cluster fit, before shunt runs there.
 //!
-//! Owns: the [`CHECKS`], in one file per subject, which judge the [`Facts`] and look at the network namespace
-//! of this thread. The result is a list of [`Line`]s.
+//! Owns: the [`CHECKS`], in one file per subject, which judge the [`NodeFacts`] and look at the network namespace
+//! of this thread. The result is a list of [`CheckLine`]s.
 //!
 //! Guarantees: it changes nothing that stays. For a moment there are dormant tables named
 //! `shunt-check-…`, which [`crate::dataplane`]'s probe creates and deletes. The kernel may load
@@ -33,14 +33,14 @@ use shunt_core::plan::NodeContext;
 use crate::agent::args::Run;
 use crate::commands::some_of;
 use crate::config::Loaded;
-use crate::dataplane::kube_proxy::Found;
+use crate::dataplane::kube_proxy::KubeProxyTraces;
 use crate::serve::escape;
 use crate::source::spanned_yaml::Diagnostic;
 
 use api::Api;
 
 /// What all checks judge. An error is why something is not known here.
-struct Facts<'a> {
+struct NodeFacts<'a> {
     run: &'a Run,
     effective: Result<Loaded, String>,
     /// The problems of the configuration.
@@ -52,7 +52,7 @@ struct Facts<'a> {
     /// Whether the addresses of the node's interfaces are known.
     addresses: Result<(), String>,
     links: Result<Vec<Link>, String>,
-    kube_proxy: Result<Found, String>,
+    kube_proxy: Result<KubeProxyTraces, String>,
     /// The process ID of a running agent, 0 if it is not visible here.
     agent: Result<Option<i32>, String>,
 }
@@ -60,7 +60,7 @@ struct Facts<'a> {
 /// The result of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Outcome {
+enum CheckOutcome {
     /// Nothing to do.
     Ok,
     /// Not judged, for the reason in the text.
@@ -71,7 +71,7 @@ enum Outcome {
     Fail,
 }
 
-impl Display for Outcome {
+impl Display for CheckOutcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{self:?}").to_uppercase())
     }
@@ -80,7 +80,7 @@ impl Display for Outcome {
 /// A judgement with its reason and, if there is something to do, the remedy.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
-    result: Outcome,
+    result: CheckOutcome,
     text: String,
     remedy: Option<String>,
 }
@@ -88,18 +88,18 @@ struct Finding {
 /// What a check finds; an error is why it cannot judge.
 type Judgement = Result<Finding, String>;
 
-type Check = fn(&Facts<'_>) -> Judgement;
+type Check = fn(&NodeFacts<'_>) -> Judgement;
 
 fn ok(text: impl Into<String>) -> Judgement {
-    Ok(Finding { result: Outcome::Ok, text: text.into(), remedy: None })
+    Ok(Finding { result: CheckOutcome::Ok, text: text.into(), remedy: None })
 }
 
 fn warn(text: impl Into<String>, remedy: impl Into<String>) -> Judgement {
-    Ok(Finding { result: Outcome::Warn, text: text.into(), remedy: Some(remedy.into()) })
+    Ok(Finding { result: CheckOutcome::Warn, text: text.into(), remedy: Some(remedy.into()) })
 }
 
 fn fail(text: impl Into<String>, remedy: impl Into<String>) -> Judgement {
-    Ok(Finding { result: Outcome::Fail, text: text.into(), remedy: Some(remedy.into()) })
+    Ok(Finding { result: CheckOutcome::Fail, text: text.into(), remedy: Some(remedy.into()) })
 }
 
 /// All checks, by the stable names of their subjects.
@@ -135,7 +135,7 @@ const CHECKS: [(&str, Check); 27] = [
 
 /// The judgement on one subject.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Line {
+struct CheckLine {
     name: &'static str,
     #[serde(flatten)]
     finding: Finding,
@@ -144,36 +144,36 @@ struct Line {
 /// The lines of a check, in the order of their subjects.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Report(Vec<Line>);
+struct CheckReport(Vec<CheckLine>);
 
-impl Report {
-    fn of(facts: &Facts<'_>) -> Report {
-        let line = |(name, check): (&'static str, Check)| Line {
+impl CheckReport {
+    fn of(facts: &NodeFacts<'_>) -> CheckReport {
+        let line = |(name, check): (&'static str, Check)| CheckLine {
             name,
             finding: check(facts).unwrap_or_else(|why| Finding {
-                result: Outcome::Skip,
+                result: CheckOutcome::Skip,
                 text: why,
                 remedy: None,
             }),
         };
-        Report(CHECKS.map(line).into())
+        CheckReport(CHECKS.map(line).into())
     }
 
-    fn count(&self, result: Outcome) -> usize {
+    fn count(&self, result: CheckOutcome) -> usize {
         self.0.iter().filter(|line| line.finding.result == result).count()
     }
 }
 
-impl Display for Report {
+impl Display for CheckReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|line| line.name.len()).max().unwrap_or(0);
-        for Line { name, finding: Finding { result, text, remedy } } in &self.0 {
+        for CheckLine { name, finding: Finding { result, text, remedy } } in &self.0 {
             writeln!(f, "{result:<4}  {name:<width$}  {}", escape::line(text))?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:width$}        → {}", "", escape::line(remedy))?;
             }
         }
-        let counts = [Outcome::Fail, Outcome::Warn, Outcome::Skip, Outcome::Ok]
+        let counts = [CheckOutcome::Fail, CheckOutcome::Warn, CheckOutcome::Skip, CheckOutcome::Ok]
             .map(|result| format!("{} {result}", self.count(result)));
         writeln!(f, "{}", counts.join(", "))
     }
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn text_has_the_remedy_below_its_line_and_the_counts_at_the_end() {
-        let line = |name, found: Judgement| Line { name, finding: found.expect("a finding") };
-        let report = Report(vec![
+        let line = |name, found: Judgement| CheckLine { name, finding: found.expect("a finding") };
+        let report = CheckReport(vec![
             line("nf-tables", ok("present")),
             line("kube-proxy", warn("a running process (7)", "stop it")),
         ]);

@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
-use super::{Facts, Judgement, ok, some_of, warn};
-use crate::dataplane::kube_proxy::Found;
+use super::{Judgement, NodeFacts, ok, some_of, warn};
+use crate::dataplane::kube_proxy::KubeProxyTraces;
 use crate::serve::status;
 use crate::taken_ports::{NodePorts, taken_now};
 
-pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
+pub(super) fn addresses(facts: &NodeFacts<'_>) -> Judgement {
     let full = &facts.effective.as_ref()?.full;
     facts.addresses.as_ref()?;
     let node_context = &facts.node_context;
@@ -22,11 +22,11 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
         Err("nodePortAddresses is primary, and this command does not know the Node's addresses; \
              set bindAddress, or give access to the API server")?;
     }
-    let text = format!("node ports answer on {}", status::NodePorts::of(node_context));
+    let text = format!("node ports answer on {}", status::NodePortStatus::of(node_context));
     // The mode of kube-proxy, as its rules show it. The IPVS mode has chains of iptables, too.
     let (is_ipvs, is_iptables) = match &facts.kube_proxy {
-        Ok(Found { ipvs_interface: true, .. }) => (true, false),
-        Ok(Found { nftables_tables: 1.., .. }) | Err(_) => (false, false),
+        Ok(KubeProxyTraces { ipvs_interface: true, .. }) => (true, false),
+        Ok(KubeProxyTraces { nftables_tables: 1.., .. }) | Err(_) => (false, false),
         Ok(found) => (false, found.iptables_chains + found.legacy_iptables_chains > 0),
     };
     let (mut lost, mut remedies) = (Vec::new(), Vec::new());
@@ -61,7 +61,7 @@ pub(super) fn addresses(facts: &Facts<'_>) -> Judgement {
 }
 
 /// Finds the processes that listen on node ports.
-pub(super) fn listeners(facts: &Facts<'_>) -> Judgement {
+pub(super) fn listeners(facts: &NodeFacts<'_>) -> Judgement {
     facts.effective.as_ref()?;
     if !facts.store.is_synced() {
         Err("the node ports are unknown: give --manifests")?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use nfnetlink::nft::Socket;
 
-use super::{Facts, Judgement, ok, some_of, warn};
-use crate::dataplane::kube_proxy::{self, Found};
+use super::{Judgement, NodeFacts, ok, some_of, warn};
+use crate::dataplane::kube_proxy::{self, KubeProxyTraces};
 use crate::serve::presence::{connect_to_agent, name_of};
 
 /// How long a running agent may take to accept a connection.
@@ -50,12 +50,12 @@ pub(super) fn find_agent() -> Result<Option<i32>, String> {
 }
 
 /// Looks for kube-proxy.
-pub(super) fn find_kube_proxy() -> Result<Found, String> {
+pub(super) fn find_kube_proxy() -> Result<KubeProxyTraces, String> {
     let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
     found.map_err(|error| format!("cannot list rules: {error}"))
 }
 
-pub(super) fn kube_proxy(facts: &Facts<'_>) -> Judgement {
+pub(super) fn kube_proxy(facts: &NodeFacts<'_>) -> Judgement {
     let found = facts.kube_proxy.as_ref()?;
     if found.is_nothing() {
         return ok("no visible process, no rules");
@@ -71,7 +71,7 @@ pub(super) fn kube_proxy(facts: &Facts<'_>) -> Judgement {
     warn(format!("found {found}"), remedy.to_owned() + &guide.unwrap_or_default())
 }
 
-pub(super) fn agent(facts: &Facts<'_>) -> Judgement {
+pub(super) fn agent(facts: &NodeFacts<'_>) -> Judgement {
     match facts.agent.as_ref()? {
         None => ok("no other shunt runs in this network namespace"),
         Some(process) => {
@@ -84,7 +84,7 @@ pub(super) fn agent(facts: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn plugins(facts: &Facts<'_>) -> Judgement {
+pub(super) fn plugins(facts: &NodeFacts<'_>) -> Judgement {
     let found: Vec<_> = PLUGINS
         .iter()
         .filter(|(interface, ..)| facts.links.iter().flatten().any(|link| link.name == *interface))

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use nfnetlink::sock_diag::{WaitingSocket, waiting};
 use shunt_core::model::Protocol;
 
-use super::{Facts, Judgement, fail, ok, some_of, warn};
-use crate::dataplane::kube_proxy::Found;
+use super::{Judgement, NodeFacts, fail, ok, some_of, warn};
+use crate::dataplane::kube_proxy::KubeProxyTraces;
 use crate::taken_ports::socket_owners::{Process, owners};
 
 /// Returns true if a socket cannot listen on `bind` because of another one.
@@ -16,19 +16,24 @@ fn conflict(bind: SocketAddr, taken: &WaitingSocket) -> bool {
 }
 
 /// Without health, probes and load balancers fail.
-pub(super) fn healthz(facts: &Facts<'_>) -> Judgement {
+pub(super) fn healthz(facts: &NodeFacts<'_>) -> Judgement {
     let bind = facts.effective.as_ref()?.config.healthz_bind_address;
     port(facts, "healthzBindAddress", bind, true)
 }
 
 /// Without metrics, Services work.
-pub(super) fn metrics(facts: &Facts<'_>) -> Judgement {
+pub(super) fn metrics(facts: &NodeFacts<'_>) -> Judgement {
     let config = &facts.effective.as_ref()?.config;
     let is_needed = config.bind_address_hard_fail;
     port(facts, "metricsBindAddress", config.metrics_bind_address, is_needed)
 }
 
-fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: bool) -> Judgement {
+fn port(
+    facts: &NodeFacts<'_>,
+    field: &str,
+    bind: Option<SocketAddr>,
+    is_needed: bool,
+) -> Judgement {
     let Some(bind) = bind else { return ok(format!("{field} is empty: no server")) };
     let sockets = waiting(Protocol::Tcp.number());
     let mut sockets = sockets.map_err(|error| format!("cannot list sockets: {error}"))?;
@@ -46,7 +51,7 @@ fn port(facts: &Facts<'_>, field: &str, bind: Option<SocketAddr>, is_needed: boo
     });
     let text = format!("{bind} is taken by {}", some_of(taken));
     let agent = facts.agent.as_ref().ok().copied().flatten();
-    let has_kube_proxy = facts.kube_proxy.as_ref().is_ok_and(Found::has_rules);
+    let has_kube_proxy = facts.kube_proxy.as_ref().is_ok_and(KubeProxyTraces::has_rules);
     let ends = |socket: &WaitingSocket| {
         ends_with_the_switch(socket, processes.get(&socket.inode), agent, has_kube_proxy)
     };

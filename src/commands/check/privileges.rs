@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nfnetlink::route::Link;
 
-use super::{Facts, Judgement, fail, kernel, ok, warn};
+use super::{Judgement, NodeFacts, fail, kernel, ok, warn};
 
 /// A user namespace that maps every user is the machine's first one.
 const ALL_USERS: &str = "4294967295";
@@ -13,7 +13,7 @@ const ALL_USERS: &str = "4294967295";
 const OF_FIRST_NAMESPACE: &str = "/proc/sys/net/core/netdev_max_backlog";
 
 /// nf_tables asks for the capability over the network namespace.
-pub(super) fn capabilities(_: &Facts<'_>) -> Judgement {
+pub(super) fn capabilities(_: &NodeFacts<'_>) -> Judgement {
     match kernel::connect().is_err_and(|error| kernel::is_forbidden(&error)) {
         true => fail(
             "CAP_NET_ADMIN is missing, or not valid for this network namespace: another user \
@@ -25,7 +25,7 @@ pub(super) fn capabilities(_: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
+pub(super) fn user_namespace(_: &NodeFacts<'_>) -> Judgement {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     if read("/proc/thread-self/uid_map").contains(ALL_USERS) {
         return ok("the initial one");
@@ -43,7 +43,7 @@ pub(super) fn user_namespace(_: &Facts<'_>) -> Judgement {
     )
 }
 
-pub(super) fn network_namespace(facts: &Facts<'_>) -> Judgement {
+pub(super) fn network_namespace(facts: &NodeFacts<'_>) -> Judgement {
     if Path::new(OF_FIRST_NAMESPACE).exists() {
         return ok("the initial one");
     }

@@ -7,7 +7,7 @@ use nfnetlink::route::Link;
 use shunt_core::model::Family;
 use shunt_core::plan::DetectLocal;
 
-use super::{Facts, Judgement, ok, some_of, warn};
+use super::{Judgement, NodeFacts, ok, some_of, warn};
 
 /// `None` is a sysctl that cannot be read.
 fn is_on(file: &str) -> Option<bool> {
@@ -43,7 +43,7 @@ fn bridges(links: &[Link]) -> Vec<String> {
     links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
 }
 
-pub(super) fn forwarding(facts: &Facts<'_>) -> Judgement {
+pub(super) fn forwarding(facts: &NodeFacts<'_>) -> Judgement {
     let detected = match &facts.node_context.options.detect_local {
         DetectLocal::ClusterCidr(nets) => nets.as_slice(),
         _ => &[],
@@ -75,7 +75,7 @@ pub(super) fn forwarding(facts: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn reverse_path_filter(_: &Facts<'_>) -> Judgement {
+pub(super) fn reverse_path_filter(_: &NodeFacts<'_>) -> Judgement {
     let strict = strict();
     match strict.is_empty() {
         true => ok("strict on no interface"),
@@ -87,7 +87,7 @@ pub(super) fn reverse_path_filter(_: &Facts<'_>) -> Judgement {
     }
 }
 
-pub(super) fn bridge_netfilter(facts: &Facts<'_>) -> Judgement {
+pub(super) fn bridge_netfilter(facts: &NodeFacts<'_>) -> Judgement {
     let bridges = bridges(facts.links.as_ref()?);
     let why = match is_on("bridge/bridge-nf-call-iptables") {
         // Without br_netfilter, there is no such sysctl.

@@ -8,7 +8,9 @@ use shunt_core::model::{Family, ObjectName};
 
 use super::report::ServiceExplanation;
 use super::source::{assumed_packet, packet_from_namespace};
-use super::{Explanation, Facts, Subject, explain as explain_packet, first_packet, of_service};
+use super::{
+    Explanation, PacketFacts, Subject, explain as explain_packet, first_packet, of_service,
+};
 use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Destination, Explain, Probes, service_port};
 use crate::commands::history;
@@ -30,8 +32,10 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
         let objects = reader.read(&selection)?;
         let (store, desired) = objects.planned();
         let agent = reader.is_agent().then_some(&objects);
-        let asked =
-            Asked { arguments, subject: Subject { store: &store, desired: &desired, agent } };
+        let asked = PacketQuestion {
+            arguments,
+            subject: Subject { store: &store, desired: &desired, agent },
+        };
         let mut explanation = match &service {
             Some((name, port)) => asked.explain_service(name, *port)?,
             None => {
@@ -66,19 +70,19 @@ pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
 }
 
 /// A question with the objects that answer it.
-struct Asked<'a> {
+struct PacketQuestion<'a> {
     arguments: &'a Explain,
     subject: Subject<'a>,
 }
 
-impl Asked<'_> {
+impl PacketQuestion<'_> {
     fn explain(&self, to: Destination) -> anyhow::Result<Explanation> {
         let subject = &self.subject;
         if subject.agent.is_none() {
             let context = subject.desired.node_context();
             let node = context.and_then(|it| it.node_address(Family::of(to.address)));
             let packet = assumed_packet(self.arguments.from, node, to);
-            return Ok(explain_packet(&packet, subject, None, &Facts::default()));
+            return Ok(explain_packet(&packet, subject, None, &PacketFacts::default()));
         }
         let namespace = self.arguments.netns.as_deref();
         let packet = match namespace {
@@ -90,7 +94,7 @@ impl Asked<'_> {
             KernelTables::open(context, Family::of(to.address)).map_err(kernel_errors::explain)?;
         let way = walk(&packet, &mut tables).map_err(kernel_errors::explain)?;
         let mark = context.options.masquerade_mark();
-        let mut facts = Facts::gather(&packet, &way, mark, &mut tables);
+        let mut facts = PacketFacts::gather(&packet, &way, mark, &mut tables);
         if let Some(which) = self.arguments.probe {
             facts.probe(&packet, namespace, which == Probes::All)?;
         }

@@ -23,7 +23,7 @@ const REPLY: Duration = Duration::from_millis(40);
 
 /// What the kernel says about a packet.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
+pub struct PacketFacts {
     /// The number of new connections to the frontend, as its element counts them.
     pub connections: Option<u64>,
     /// The endpoints that the connection may get, in the order of the choices.
@@ -81,11 +81,16 @@ impl Reach {
     }
 }
 
-impl Facts {
+impl PacketFacts {
     /// Reads what the kernel says. `mark` is the packet mark that asks for masquerading.
     #[must_use]
-    pub fn gather(packet: &Packet, way: &Walk, mark: u32, tables: &mut KernelTables) -> Facts {
-        let mut facts = Facts::default();
+    pub fn gather(
+        packet: &Packet,
+        way: &Walk,
+        mark: u32,
+        tables: &mut KernelTables,
+    ) -> PacketFacts {
+        let mut facts = PacketFacts::default();
         for key in [packet.node_port_key(), packet.address_key()].into_iter().flatten() {
             match tables.connections(key) {
                 Ok(connections) => facts.connections = connections.or(facts.connections),

@@ -10,10 +10,10 @@ use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::Probe;
-use super::facts::{EndpointFacts, Facts};
+use super::facts::{EndpointFacts, PacketFacts};
 use super::others::Passing;
-use super::probe::Outcome;
-use crate::serve::status::Status;
+use super::probe::ProbeOutcome;
+use crate::serve::status::AgentStatus;
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
@@ -71,8 +71,8 @@ pub fn judge(
     reasons: &Reasons,
     way: &Walk,
     planned: &Walk,
-    facts: &Facts,
-    status: Option<&Status>,
+    facts: &PacketFacts,
+    status: Option<&AgentStatus>,
 ) -> Judgement {
     let mut endpoints = Vec::new();
     let mut judge = Judge { packet, reasons, facts, findings: Vec::new() };
@@ -127,7 +127,7 @@ pub fn judge(
 struct Judge<'a> {
     packet: &'a Packet,
     reasons: &'a Reasons,
-    facts: &'a Facts,
+    facts: &'a PacketFacts,
     findings: Vec<Finding>,
 }
 
@@ -149,7 +149,7 @@ impl Judge<'_> {
     }
 
     /// Judges a connection to the agent's proxy on a loopback address.
-    fn proxied(&mut self, status: Option<&Status>) -> Verdict {
+    fn proxied(&mut self, status: Option<&AgentStatus>) -> Verdict {
         let address = SocketAddr::new(self.packet.destination, self.packet.port).to_string();
         let unbound = status.map_or(&[][..], |status| &status.unbound_ports);
         if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
@@ -228,12 +228,12 @@ impl Judge<'_> {
         }
         match outcome {
             // The agent itself has answered.
-            Outcome::Answered if self.reasons.is_proxied => Verdict::Delivered,
-            Outcome::Answered => Verdict::Unknown,
-            Outcome::Refused(_) => Verdict::Refused,
+            ProbeOutcome::Answered if self.reasons.is_proxied => Verdict::Delivered,
+            ProbeOutcome::Answered => Verdict::Unknown,
+            ProbeOutcome::Refused(_) => Verdict::Refused,
             // A server need not answer an empty datagram.
-            Outcome::NoAnswer if self.is_datagram() => verdict,
-            Outcome::NoAnswer => Verdict::Dropped,
+            ProbeOutcome::NoAnswer if self.is_datagram() => verdict,
+            ProbeOutcome::NoAnswer => Verdict::Dropped,
         }
     }
 
@@ -247,17 +247,17 @@ impl Judge<'_> {
             (Code::EndpointUnreachable, format!("endpoint {backend} is unreachable: {reason}"))
         };
         let verdict = match outcome {
-            Outcome::Answered => return Some(Verdict::Delivered),
-            Outcome::Refused(_) => Verdict::Refused,
-            Outcome::NoAnswer => Verdict::Dropped,
+            ProbeOutcome::Answered => return Some(Verdict::Delivered),
+            ProbeOutcome::Refused(_) => Verdict::Refused,
+            ProbeOutcome::NoAnswer => Verdict::Dropped,
         };
         let foreign = facts.others.finding(&format!("packets to endpoint {backend}"));
         let (code, text) = match (foreign, outcome) {
             (Some(foreign), _) => (foreign.code, foreign.text),
-            (None, Outcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH))) => {
+            (None, ProbeOutcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH))) => {
                 unreachable(errno.desc())
             }
-            (None, Outcome::Refused(_)) => {
+            (None, ProbeOutcome::Refused(_)) => {
                 let text = format!(
                     "endpoint {backend} refuses the connection: nothing listens on that port, or a \
                  firewall rejects it"
@@ -364,7 +364,7 @@ fn joined(fates: &[Verdict]) -> Verdict {
 }
 
 /// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.
-fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
+fn agent(status: &AgentStatus, reasons: &Reasons) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut find = |code, text: String| findings.push(Finding::new(code, text));
     let key = reasons.target.as_ref().map(|target| target.key);
@@ -426,7 +426,7 @@ mod tests {
         let way = Walk { end, marked: None, assumes_interface: false };
         let verdict = |entries, limit| {
             let conntrack = Some(Usage { entries, limit: Some(limit) });
-            let facts = Facts { conntrack, ..Facts::default() };
+            let facts = PacketFacts { conntrack, ..PacketFacts::default() };
             let (verdict, findings, _) =
                 judge(&packet, &Reasons::default(), &way, &way, &facts, None);
             (verdict, findings.iter().map(|it| it.code).collect::<Vec<Code>>())

@@ -26,7 +26,7 @@ use shunt_core::plan::{Desired, FrontendKey};
 
 use crate::serve::query::Objects;
 
-pub use facts::Facts;
+pub use facts::PacketFacts;
 pub use judge::{Verdict, judge};
 pub use others::Passing;
 pub use probe::Probe;
@@ -51,7 +51,7 @@ pub fn explain(
     packet: &Packet,
     subject: &Subject<'_>,
     kernel: Option<&Walk>,
-    facts: &Facts,
+    facts: &PacketFacts,
 ) -> Explanation {
     let Ok(mut planned) = walk(packet, &mut Planned::new(subject.desired, packet.family()));
     let is_untracked = matches!(facts.before, Passing::Untracked(_));

@@ -38,7 +38,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 pub struct Probe {
     /// What the client saw.
     #[serde(rename = "result")]
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     /// The result as a sentence.
     pub text: String,
     /// The endpoint that the kernel chose.
@@ -46,15 +46,15 @@ pub struct Probe {
     /// The time from the first packet to the outcome, in seconds.
     pub seconds: f64,
     /// The way of the packet, as `shunt trace` shows it; `None` if the kernel told nothing of it.
-    pub trace: Option<trace::Report>,
+    pub trace: Option<trace::TraceReport>,
 }
 
 impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Answered => write!(f, "answered after {:.1} ms", self.seconds * 1000.0),
-            Outcome::Refused(errno) => write!(f, "the client got: {}", errno.desc()),
-            Outcome::NoAnswer => write!(f, "no answer within {:.0} s", self.seconds),
+            ProbeOutcome::Answered => write!(f, "answered after {:.1} ms", self.seconds * 1000.0),
+            ProbeOutcome::Refused(errno) => write!(f, "the client got: {}", errno.desc()),
+            ProbeOutcome::NoAnswer => write!(f, "no answer within {:.0} s", self.seconds),
         }
     }
 }
@@ -62,7 +62,7 @@ impl fmt::Display for Probe {
 /// What the client of a probe saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// The connection was established, or a datagram came back.
     Answered,
     /// An error came back at once: connection refused, or an ICMP error.
@@ -111,10 +111,10 @@ impl Probe {
         let took = start.elapsed();
         let outcome = match outcome.context("cannot send the probe")? {
             // The kernel may have chosen another endpoint for the repeated SYN.
-            Outcome::Answered | Outcome::Refused(Errno::ECONNREFUSED)
+            ProbeOutcome::Answered | ProbeOutcome::Refused(Errno::ECONNREFUSED)
                 if protocol == Protocol::Tcp && took >= REPETITION =>
             {
-                Outcome::NoAnswer
+                ProbeOutcome::NoAnswer
             }
             outcome => outcome,
         };
@@ -158,7 +158,7 @@ fn attempt(
     protocol: Protocol,
     to: SocketAddr,
     mut is_repeated: impl FnMut() -> bool,
-) -> io::Result<Outcome> {
+) -> io::Result<ProbeOutcome> {
     let is_datagram = protocol == Protocol::Udp;
     let timeout = if is_datagram { UDP_TIMEOUT } else { TCP_TIMEOUT };
     let mut comes = |event| -> io::Result<bool> {
@@ -166,7 +166,7 @@ fn attempt(
     };
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
         Err(Errno::EINPROGRESS) if !comes(PollFlags::POLLOUT)? => {
-            return Ok(Outcome::NoAnswer);
+            return Ok(ProbeOutcome::NoAnswer);
         }
         Ok(()) | Err(Errno::EINPROGRESS) => {}
         Err(errno) => return refusal(errno),
@@ -174,18 +174,18 @@ fn attempt(
     let mut failure = socket.take_error()?;
     if is_datagram && failure.is_none() {
         failure = match socket.send(&[]) {
-            Ok(_) if !comes(PollFlags::POLLIN)? => return Ok(Outcome::NoAnswer),
+            Ok(_) if !comes(PollFlags::POLLIN)? => return Ok(ProbeOutcome::NoAnswer),
             Ok(_) => socket.take_error()?,
             Err(error) => Some(error),
         };
     }
-    failure.map_or(Ok(Outcome::Answered), |error| refusal(Errno::try_from(error)?))
+    failure.map_or(Ok(ProbeOutcome::Answered), |error| refusal(Errno::try_from(error)?))
 }
 
 /// Converts the error of an attempt into an outcome, if it came from the network.
-fn refusal(errno: Errno) -> io::Result<Outcome> {
+fn refusal(errno: Errno) -> io::Result<ProbeOutcome> {
     match errno {
-        Errno::ETIMEDOUT => Ok(Outcome::NoAnswer),
+        Errno::ETIMEDOUT => Ok(ProbeOutcome::NoAnswer),
         Errno::ECONNREFUSED
         | Errno::ECONNRESET
         | Errno::ECONNABORTED
@@ -193,7 +193,7 @@ fn refusal(errno: Errno) -> io::Result<Outcome> {
         | Errno::ENETUNREACH
         | Errno::EPERM
         | Errno::EACCES
-        | Errno::EPROTO => Ok(Outcome::Refused(errno)),
+        | Errno::EPROTO => Ok(ProbeOutcome::Refused(errno)),
         other => Err(other.into()),
     }
 }

@@ -9,10 +9,10 @@ use shunt_core::explain::{
 };
 
 use super::Probe;
-use super::facts::{EndpointFacts, Facts};
+use super::facts::{EndpointFacts, PacketFacts};
 use super::judge::{Judgement, Verdict};
 use super::others::Passing;
-use crate::commands::history::Line;
+use crate::commands::history::HistoryLine;
 use crate::commands::objects::{kind_word, place};
 use crate::commands::some_of;
 
@@ -47,7 +47,7 @@ pub struct Explanation {
     /// The result of the probe, if there was one.
     pub probe: Option<Probe>,
     /// The latest changes of the Service, the oldest first; empty if a Service was asked for.
-    pub(in crate::commands) changes: Vec<Line>,
+    pub(in crate::commands) changes: Vec<HistoryLine>,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
     /// True if the kernel's tables were read; otherwise the plan alone is explained.
@@ -120,7 +120,7 @@ impl Explanation {
         packet: &Packet,
         reasons: Reasons,
         way: &Walk,
-        facts: &Facts,
+        facts: &PacketFacts,
         (verdict, findings, fates): Judgement,
         from_kernel: bool,
     ) -> Explanation {
@@ -187,7 +187,12 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoint(view: &EndpointView, way: &Walk, facts: &Facts, fates: &[Verdict]) -> EndpointReport {
+fn endpoint(
+    view: &EndpointView,
+    way: &Walk,
+    facts: &PacketFacts,
+    fates: &[Verdict],
+) -> EndpointReport {
     let is_it = |choice: &Choice| {
         let backend = choice.backend;
         view.used && backend.address == view.address && Some(backend.port) == view.port
@@ -227,7 +232,7 @@ pub struct ServiceExplanation {
     /// The worst verdict of its frontends; `not-a-service` if it has none.
     pub verdict: Verdict,
     /// The latest changes of the Service, the oldest first.
-    pub(in crate::commands) changes: Vec<Line>,
+    pub(in crate::commands) changes: Vec<HistoryLine>,
     /// Findings about the Service as a whole.
     pub findings: Vec<Finding>,
     /// One explanation per frontend.

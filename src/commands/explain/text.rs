@@ -8,7 +8,7 @@ use shunt_core::explain::Code;
 use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
-use super::probe::Outcome;
+use super::probe::ProbeOutcome;
 use super::report::{EndpointReport, Explanation, ServiceExplanation};
 use crate::serve::escape;
 
@@ -26,7 +26,7 @@ impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let verdict = match &self.probe {
             Some(probe)
-                if probe.outcome == Outcome::NoAnswer && self.verdict == Verdict::Dropped =>
+                if probe.outcome == ProbeOutcome::NoAnswer && self.verdict == Verdict::Dropped =>
             {
                 "NO ANSWER".to_owned()
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{self, FrontendKey};
 
-use super::{Frontend, Kernel, Picture, Selected, Service, ShortCircuit, rate};
+use super::{Frontend, Kernel, Picture, Selected, ServiceRow, ShortCircuit, rate};
 use crate::serve::status::{Problem, now};
 
 /// What only the objects tell.
@@ -46,7 +46,7 @@ pub(super) fn picture_of_kernel(
         };
         services.entry(name).or_default().insert(*key, frontend);
     }
-    let services = services.into_iter().map(|(name, frontends)| Service {
+    let services = services.into_iter().map(|(name, frontends)| ServiceRow {
         name,
         internal_traffic_policy: UNKNOWN,
         external_traffic_policy: UNKNOWN,

@@ -46,7 +46,7 @@ struct Picture {
     /// The numbers of frontends by [`Frontend::state`], including frontends that `--problems` leaves out.
     pub states: BTreeMap<&'static str, usize>,
     /// The Services, sorted by namespace and name.
-    services: Vec<Service>,
+    services: Vec<ServiceRow>,
     /// The Services that shunt does not implement, sorted by namespace and name.
     ignored: Vec<Ignored>,
     /// True if a Service is asked for by its name.
@@ -57,7 +57,7 @@ struct Picture {
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Service {
+struct ServiceRow {
     #[serde(flatten)]
     name: ObjectName,
     /// `spec.internalTrafficPolicy`.

@@ -7,10 +7,10 @@ use shunt_core::explain::{EndpointView, Finding, NotUsed, frontend_view, why_ign
 use shunt_core::model::{self, Backend, Family, ObjectName, Protocol, ServicePort, TrafficPolicy};
 use shunt_core::plan::{self, FrontendKey, FrontendKind, SourceRange, loopback_address};
 
-use super::{Frontend, Ignored, Picture, Service, ShortCircuit};
+use super::{Frontend, Ignored, Picture, ServiceRow, ShortCircuit};
 use crate::commands::explain::Subject;
 use crate::commands::objects::{kind_word, place};
-use crate::dataplane::{Verdict, Verdicts};
+use crate::dataplane::{FrontendVerdict, Verdicts};
 use crate::serve::status::{Problem, now};
 
 /// The Services of a picture; by default all.
@@ -123,7 +123,7 @@ struct Painter<'a> {
 }
 
 impl Painter<'_> {
-    fn service(&self, service: &model::Service) -> Service {
+    fn service(&self, service: &model::Service) -> ServiceRow {
         let mut keys: Vec<(usize, FrontendKind, FrontendKey)> = self
             .sources
             .desired
@@ -137,7 +137,7 @@ impl Painter<'_> {
         let frontends = keys.into_iter().filter_map(|(place, kind, key)| {
             Some(self.frontend(service, service.ports.get(place)?, kind, key))
         });
-        Service {
+        ServiceRow {
             name: service.name.clone(),
             internal_traffic_policy: policy_word(service.internal_policy),
             external_traffic_policy: policy_word(service.external_policy),
@@ -192,7 +192,7 @@ impl Painter<'_> {
         let of_family = |view: &EndpointView| view.why != Some(NotUsed::OtherFamily);
         let listed = views.iter().filter(|view| of_family(view)).count();
         let verdict = self.kernel.verdicts.map(|all| all.get(&key));
-        let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
+        let connections = verdict.map(|it| it.map_or(0, FrontendVerdict::connections));
         let pool: &[Backend] = planned.main_pool().map_or(&[], |pool| pool);
         let short_circuit = (!planned.short_circuit.is_empty()).then(|| ShortCircuit {
             endpoints_used: backends(&planned.short_circuit),
@@ -272,7 +272,7 @@ pub(super) fn rate(
     before: Option<(&Verdicts, Duration)>,
 ) -> Option<f64> {
     let (before, time) = before?;
-    let before = before.get(&key).map_or(0, Verdict::connections);
+    let before = before.get(&key).map_or(0, FrontendVerdict::connections);
     let new = now.checked_sub(before).unwrap_or(now);
     (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
 }

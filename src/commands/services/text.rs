@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use shunt_core::explain::EndpointView;
 
-use super::{Frontend, Picture, Service};
+use super::{Frontend, Picture, ServiceRow};
 use crate::serve::escape;
 
 /// The maximum number of problems in the text; JSON has all.
@@ -154,7 +154,7 @@ fn address(frontend: &Frontend) -> String {
     format!("{}/{protocol}{more}", SocketAddr::new(address, *port))
 }
 
-fn write_reasons(text: &mut String, service: &Service) {
+fn write_reasons(text: &mut String, service: &ServiceRow) {
     let mut before = "\n";
     for frontend in service.frontends.iter().filter(|it| it.state != "ok") {
         let Some(reason) = &frontend.reason else { continue };
@@ -164,7 +164,7 @@ fn write_reasons(text: &mut String, service: &Service) {
 }
 
 /// Writes a table for each group of frontends of a Service port with the same endpoints.
-fn write_endpoints(text: &mut String, service: &Service) {
+fn write_endpoints(text: &mut String, service: &ServiceRow) {
     let mut groups: Vec<(&Frontend, Vec<&str>)> = Vec::new();
     for frontend in service.frontends.iter().filter(|it| it.endpoints.is_some()) {
         let is_same = |(first, _): &&mut (&Frontend, _)| {

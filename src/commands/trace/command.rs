@@ -9,7 +9,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde_json::json;
 
 use super::follow::follow;
-use super::{Report, Target};
+use super::{Target, TraceReport};
 use crate::agent::{Failure, kernel_errors};
 use crate::commands::args::{Format, Trace as Arguments};
 use crate::commands::{output, print, written};
@@ -28,7 +28,7 @@ pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let from = arguments.from.map(|from| SocketAddr::new(from, 0));
     let target = Target { to, protocol, from, count: arguments.count };
     let text = arguments.output.is_text();
-    let mut reports: Vec<Report> = Vec::new();
+    let mut reports: Vec<TraceReport> = Vec::new();
     let mut printed = Ok(());
     let each = |report| {
         if text && printed.is_ok() {

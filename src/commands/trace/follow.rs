@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::packets::{Packets, REPLY_TIMEOUT};
 use super::report::Words;
 use super::table::TraceTable;
-use super::{Report, Target};
+use super::{Target, TraceReport};
 
 /// Traces packets in the network namespace of this thread, until so many came (of each client, only
 /// the first one counts), the time is over or `stop` becomes readable. Calls `each` with the report
@@ -22,7 +22,7 @@ pub(super) fn follow(
     target: Target,
     timeout: Duration,
     stop: BorrowedFd<'_>,
-    mut each: impl FnMut(Report),
+    mut each: impl FnMut(TraceReport),
 ) -> Result<bool, Error> {
     let Target { to, protocol, count, .. } = target;
     let mut tracer = Tracer::begin(target)?;
@@ -76,7 +76,7 @@ impl Tracer {
     }
 
     /// Returns the reports about the packets whose outcome is known.
-    fn reports(&mut self, now: Instant) -> Result<Vec<Report>, Error> {
+    fn reports(&mut self, now: Instant) -> Result<Vec<TraceReport>, Error> {
         let finished = self.packets.finished(now).into_iter();
         let report = |packet| Ok(Words::read(&self.target)?.report(&packet));
         finished.map(report).collect()
@@ -90,7 +90,7 @@ impl Tracer {
 
     /// Returns what became of the packet, whose client waits no longer; `None` if the kernel told
     /// nothing of it.
-    pub(in crate::commands) fn report(mut self) -> Result<Option<Report>, Error> {
+    pub(in crate::commands) fn report(mut self) -> Result<Option<TraceReport>, Error> {
         self.take()?;
         Ok(self.reports(Instant::now() + REPLY_TIMEOUT)?.pop())
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: a table that exists only meanwhile and sets the trace bit of some first packets
 //! (`TraceTable`), the way of each packet from the events of the kernel (`Packets`), and the
-//! [`Report`] about it.
+//! [`TraceReport`] about it.
 //!
 //! Must not know: the objects of the cluster. It works without an agent.
 
@@ -52,14 +52,14 @@ struct Packet {
     steps: Vec<TraceEvent>,
     /// The first reply.
     reply: Option<Reply>,
-    place: Place,
+    place: TracePlace,
     dropped: Option<TraceEvent>,
     touched: Instant,
 }
 
 /// How far a packet came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum TracePlace {
     /// Before the routing decision.
     Begun,
     /// In the hook forward.
@@ -81,7 +81,7 @@ struct Reply {
 /// What became of a packet, and its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct TraceReport {
     /// The source, as the packet arrived.
     pub source: SocketAddr,
     /// The destination, as the packet arrived.

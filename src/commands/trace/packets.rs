@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{PacketHeader, TraceEvent, TraceStep, Verdict};
 
 use super::table::Marker;
-use super::{Packet, Place, Reply};
+use super::{Packet, Reply, TracePlace};
 use crate::dataplane::trace_table::TABLE;
 
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
@@ -33,7 +33,7 @@ impl Packet {
             mark: event.mark,
             steps: Vec::new(),
             reply: None,
-            place: Place::Begun,
+            place: TracePlace::Begun,
             dropped: None,
             touched: now,
         }
@@ -41,11 +41,11 @@ impl Packet {
 
     /// Returns the time at which the outcome is known if nothing else happens.
     fn due(&self) -> Instant {
-        let is_answered = self.place == Place::Gone && self.reply.is_some();
+        let is_answered = self.place == TracePlace::Gone && self.reply.is_some();
         let is_decided = self.dropped.is_some() || is_answered;
         let wait = match self.place {
             _ if is_decided => Duration::ZERO,
-            Place::Gone => REPLY_TIMEOUT,
+            TracePlace::Gone => REPLY_TIMEOUT,
             _ => QUIET,
         };
         self.touched + wait
@@ -61,9 +61,9 @@ impl Packet {
         self.mark = event.mark;
         self.last = event.header.unwrap_or(self.last);
         match marker {
-            Some(Marker::Forward) => self.place = self.place.max(Place::Forwarded),
-            Some(Marker::Leaves) => (self.place, self.output) = (Place::Gone, event.output),
-            Some(Marker::Arrives) => (self.place, self.output) = (Place::Gone, None),
+            Some(Marker::Forward) => self.place = self.place.max(TracePlace::Forwarded),
+            Some(Marker::Leaves) => (self.place, self.output) = (TracePlace::Gone, event.output),
+            Some(Marker::Arrives) => (self.place, self.output) = (TracePlace::Gone, None),
             Some(Marker::Start | Marker::Reply | Marker::Translated) => {}
             None => {
                 if matches!(event.verdict, Verdict::Drop | Verdict::Stolen) {
@@ -201,7 +201,7 @@ mod tests {
         let mut packets = gone(now);
         assert_eq!(packets.next_due(), Some(now + REPLY_TIMEOUT));
         let packet = only(&mut packets, now + REPLY_TIMEOUT);
-        assert_eq!((packet.place, packet.reply), (Place::Gone, None));
+        assert_eq!((packet.place, packet.reply), (TracePlace::Gone, None));
     }
 
     #[test]
@@ -227,9 +227,9 @@ mod tests {
         let now = Instant::now();
         let mut packets = begun(now);
         assert_eq!(packets.finished(now + QUIET / 2), []);
-        assert_eq!(only(&mut packets, now + QUIET).place, Place::Begun);
+        assert_eq!(only(&mut packets, now + QUIET).place, TracePlace::Begun);
         let mut packets = begun(now);
         packets.take(&event(7, TABLE, "forward", None), now);
-        assert_eq!(only(&mut packets, now + QUIET).place, Place::Forwarded);
+        assert_eq!(only(&mut packets, now + QUIET).place, TracePlace::Forwarded);
     }
 }

@@ -10,7 +10,7 @@ use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
 use shunt_core::model::{self, Protocol};
 use shunt_core::plan::{self, Field, FrontendKey, Set};
 
-use super::{Packet, Place, Reply, Report, StepReport, Target};
+use super::{Packet, Reply, StepReport, Target, TracePlace, TraceReport};
 use crate::dataplane::{Verdicts, add_verdicts, table_family};
 
 /// The chain of shunt to which frontends without endpoints lead.
@@ -127,7 +127,7 @@ impl Words {
     }
 
     /// Writes the report about a packet.
-    pub(super) fn report(mut self, packet: &Packet) -> Report {
+    pub(super) fn report(mut self, packet: &Packet) -> TraceReport {
         let mut hook = String::new();
         let steps: Vec<StepReport> =
             packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();
@@ -137,13 +137,13 @@ impl Words {
         let (first, last) = (packet.first, packet.last);
         let (outcome, by, reason) = match (&packet.dropped, packet.place, &packet.reply) {
             (Some(step), ..) => self.dropped(step),
-            (None, Place::Gone, Some(reply)) if reply.refuses() => {
+            (None, TracePlace::Gone, Some(reply)) if reply.refuses() => {
                 ("refused", Some(refusal(reply)), None)
             }
-            (None, Place::Gone, _) => ("delivered", None, self.doubt(packet)),
+            (None, TracePlace::Gone, _) => ("delivered", None, self.doubt(packet)),
             _ => ("lost", None, Some(why_lost(packet))),
         };
-        Report {
+        TraceReport {
             source: first.source,
             destination: first.destination,
             protocol: self.protocol.to_string(),
@@ -221,7 +221,7 @@ fn refusal(reply: &Reply) -> String {
 fn why_lost(packet: &Packet) -> String {
     const OTHERS: &str =
         "by legacy iptables, a BPF program or the kernel, not by an nf_tables rule";
-    if packet.place == Place::Forwarded {
+    if packet.place == TracePlace::Forwarded {
         return format!("dropped in the hook forward {OTHERS}");
     }
     let (source, destination): (IpAddr, IpAddr) =

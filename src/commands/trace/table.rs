@@ -315,7 +315,7 @@ mod tests {
     fn plain_table_of_a_running_command_stays() -> Result<(), Error> {
         let namespace = Namespace::new();
         namespace.limit(Features { table_flags: 0, ..Features::default() });
-        let alive = nfnetlink::socket::Socket::open(Bus::Netfilter)?;
+        let alive = nfnetlink::socket::NetlinkSocket::open(Bus::Netfilter)?;
         let to = target("10.96.0.10:80");
         create(&mut namespace.open_at(alive.port()), &to)?;
         let second = create(&mut namespace.open(), &to);

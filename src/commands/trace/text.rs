@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::Report;
+use super::TraceReport;
 use crate::serve::escape;
 
-impl fmt::Display for Report {
+impl fmt::Display for TraceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { source, destination, protocol, .. } = self;
+        let TraceReport { source, destination, protocol, .. } = self;
         let origin = match &self.input {
             Some(interface) => format!("arrived on {interface}"),
             None => "sent by this node".to_owned(),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 
-use super::fields::{self, Kind};
+use super::fields::{self, FieldKind};
 use super::{Configuration, Field, GoDuration};
 use crate::source::spanned_yaml::{Diagnostic, Severity};
 
@@ -132,8 +132,8 @@ impl Flag {
         (self.check)(text)?;
         let kind = match Field::at(self.field) {
             Some(field) => field.kind,
-            None if self.is_switch() => Kind::Switch(false),
-            None => Kind::Text(""),
+            None if self.is_switch() => FieldKind::Switch(false),
+            None => FieldKind::Text(""),
         };
         kind.parse(text)
     }

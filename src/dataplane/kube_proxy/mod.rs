@@ -31,7 +31,7 @@ const PROCESS: &str = "kube-proxy";
 /// kube-proxy and its leftovers in the network namespace of this thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Found {
+pub struct KubeProxyTraces {
     /// Visible processes: a container sees those of the node only with `hostPID`.
     pub processes: Vec<u32>,
     /// Tables of kube-proxy's nftables mode.
@@ -46,25 +46,28 @@ pub struct Found {
     pub ipvs_services: usize,
 }
 
-impl Found {
+impl KubeProxyTraces {
     /// Returns true if nothing of kube-proxy was found.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
-        *self == Found::default()
+        *self == KubeProxyTraces::default()
     }
 
     /// Returns true if there are rules of kube-proxy, running or not.
     #[must_use]
     pub fn has_rules(&self) -> bool {
-        !Found { processes: Vec::new(), ..self.clone() }.is_nothing()
+        !KubeProxyTraces { processes: Vec::new(), ..self.clone() }.is_nothing()
     }
 
     /// Returns the page on what to do in place of habits of that mode.
     #[must_use]
     pub fn guide(&self) -> Option<&'static str> {
         match self {
-            Found {
-                ipvs_interface: false, iptables_chains: 0, legacy_iptables_chains: 0, ..
+            KubeProxyTraces {
+                ipvs_interface: false,
+                iptables_chains: 0,
+                legacy_iptables_chains: 0,
+                ..
             } => None,
             _ => Some("docs/from-kube-proxy.md"),
         }
@@ -84,7 +87,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for KubeProxyTraces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let processes: Vec<String> = self.processes.iter().map(ToString::to_string).collect();
         let counted = |count: usize, what: &str| match count {
@@ -111,14 +114,14 @@ impl fmt::Display for Found {
 ///
 /// # Errors
 /// If the kernel does not list tables or chains.
-pub fn find(kernel: &mut dyn Kernel) -> Result<Found, Error> {
+pub fn find(kernel: &mut dyn Kernel) -> Result<KubeProxyTraces, Error> {
     let ipvs_interface = has_ipvs_interface();
-    let mut found = Found {
+    let mut found = KubeProxyTraces {
         processes: processes(),
         legacy_iptables_chains: legacy_iptables_chains(),
         ipvs_interface,
         ipvs_services: if ipvs_interface { ipvs_services() } else { 0 },
-        ..Found::default()
+        ..KubeProxyTraces::default()
     };
     for family in [TableFamily::Ip, TableFamily::Ip6] {
         found.nftables_tables += usize::from(kernel.table(family, KUBE_PROXY)?.is_some());
@@ -195,17 +198,17 @@ mod tests {
 
     #[test]
     fn what_was_found_is_said_in_words() {
-        let found = Found {
+        let found = KubeProxyTraces {
             processes: vec![7, 8],
             nftables_tables: 1,
             ipvs_interface: true,
             ipvs_services: 2,
-            ..Found::default()
+            ..KubeProxyTraces::default()
         };
         assert_eq!(
             found.to_string(),
             "a running process (7, 8), 1 nftables table, the interface kube-ipvs0, 2 IPVS services"
         );
-        assert_eq!(Found::default().to_string(), "nothing");
+        assert_eq!(KubeProxyTraces::default().to_string(), "nothing");
     }
 }

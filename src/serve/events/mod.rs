@@ -17,7 +17,7 @@ use std::sync::Arc;
 use shunt_core::model::ObjectName;
 use tokio::sync::{Mutex, mpsc};
 
-use super::history::History;
+use super::history::ChangeHistory;
 
 pub use publish::publish;
 
@@ -26,7 +26,7 @@ const QUEUE: usize = 100;
 
 /// The nodes that see the cause of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum EventScope {
     /// This node; others may not.
     Node,
     /// All nodes: the objects are the cause.
@@ -39,7 +39,7 @@ pub struct Notice {
     /// The Service that `kubectl describe` shows it with; `None` for the Node of this agent.
     pub service: Option<ObjectName>,
     /// The nodes that see its cause.
-    pub scope: Scope,
+    pub scope: EventScope,
     /// True if a person should act on it.
     pub is_warning: bool,
     /// The reason in one word, as `FrontendConflict`.
@@ -54,14 +54,14 @@ impl Notice {
     /// Makes a warning about the Node of this agent.
     #[must_use]
     pub fn of_node(reason: &'static str, action: &'static str, note: String) -> Notice {
-        Notice { service: None, scope: Scope::Node, is_warning: true, reason, action, note }
+        Notice { service: None, scope: EventScope::Node, is_warning: true, reason, action, note }
     }
 
     /// Makes a warning about a Service.
     #[must_use]
     pub fn of_service(
         service: &ObjectName,
-        scope: Scope,
+        scope: EventScope,
         reason: &'static str,
         action: &'static str,
         note: String,
@@ -79,13 +79,13 @@ pub struct Notices(Arc<Mutex<mpsc::Receiver<Notice>>>);
 #[derive(Debug, Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<Notice>,
-    history: History,
+    history: ChangeHistory,
 }
 
 impl Recorder {
     /// Makes a recorder and its queue, for [`publish()`]. The history has every notice, too.
     #[must_use]
-    pub fn new(history: History) -> (Recorder, Notices) {
+    pub fn new(history: ChangeHistory) -> (Recorder, Notices) {
         let (sender, queue) = mpsc::channel(QUEUE);
         (Recorder { queue: sender, history }, Notices(Arc::new(Mutex::new(queue))))
     }

@@ -77,9 +77,9 @@ pub async fn publish(
         loop {
             match send(&connection, &notice, &node_name, time).await {
                 // Another node was faster, or the answer to an earlier attempt was lost.
-                Ok(()) | Err(Failure::Conflict) => {}
+                Ok(()) | Err(PublishFailure::Conflict) => {}
                 // The next Event may be valid.
-                Err(Failure::Rejected(text)) => {
+                Err(PublishFailure::Rejected(text)) => {
                     if REJECTED.may() {
                         tracing::warn!(
                             reason = notice.reason,
@@ -88,7 +88,7 @@ pub async fn publish(
                         );
                     }
                 }
-                Err(Failure::Passing(text)) => {
+                Err(PublishFailure::Passing(text)) => {
                     if let Some(pause) = pauses.next() {
                         tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
                         continue;
@@ -102,7 +102,7 @@ pub async fn publish(
 }
 
 /// Why a request failed. Only one that passes may succeed later.
-enum Failure {
+enum PublishFailure {
     Conflict,
     Rejected(String),
     Passing(String),
@@ -113,13 +113,13 @@ async fn send(
     notice: &Notice,
     node_name: &str,
     time: Timestamp,
-) -> Result<(), Failure> {
+) -> Result<(), PublishFailure> {
     let uid = match &notice.service {
         // kubectl and the kubelet use the name as the uid of a Node.
         None => Some(node_name.to_owned()),
         Some(service) => match uid(connection, service).await {
             Ok(uid) => uid,
-            Err(passing @ Failure::Passing(_)) => return Err(passing),
+            Err(passing @ PublishFailure::Passing(_)) => return Err(passing),
             // Without the uid, `kubectl get events` still shows the Event.
             Err(_) => None,
         },
@@ -134,7 +134,10 @@ async fn send(
 
 /// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events
 /// by it. The request is a list of one, which kube-proxy's role allows.
-async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<String>, Failure> {
+async fn uid(
+    connection: &Connection,
+    service: &ObjectName,
+) -> Result<Option<String>, PublishFailure> {
     let ObjectName { namespace, name } = service;
     // Version 0: from the server's cache.
     let one = ListParams::default().fields(&format!("metadata.name={name}")).at("0");
@@ -148,7 +151,7 @@ async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<Str
 async fn ask<T>(
     connection: &Connection,
     request: impl AsyncFnOnce(Client) -> Result<T, Error>,
-) -> Result<T, Failure> {
+) -> Result<T, PublishFailure> {
     let (number, client) = connection.client();
     match tokio::time::timeout(REQUEST_TIMEOUT, request(client)).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -157,20 +160,20 @@ async fn ask<T>(
                 connection.renew(number);
             }
             Err(match status.code {
-                409 => Failure::Conflict,
-                400 | 402..=428 | 430..=499 => Failure::Rejected(status.message),
-                _ => Failure::Passing(status.message),
+                409 => PublishFailure::Conflict,
+                400 | 402..=428 | 430..=499 => PublishFailure::Rejected(status.message),
+                _ => PublishFailure::Passing(status.message),
             })
         }
         // A request that cannot be made, or an answer that cannot be read.
         Ok(Err(error @ (Error::BuildRequest(_) | Error::SerdeError(_)))) => {
-            Err(Failure::Rejected(error.to_string()))
+            Err(PublishFailure::Rejected(error.to_string()))
         }
         Ok(Err(error)) => {
             connection.renew(number);
-            Err(Failure::Passing(error.to_string()))
+            Err(PublishFailure::Passing(error.to_string()))
         }
-        Err(_) => Err(Failure::Passing(format!("no answer within {REQUEST_TIMEOUT:?}"))),
+        Err(_) => Err(PublishFailure::Passing(format!("no answer within {REQUEST_TIMEOUT:?}"))),
     }
 }
 
@@ -244,8 +247,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::serve::events::EventScope;
     use crate::serve::events::Recorder;
-    use crate::serve::events::Scope;
 
     #[test]
     fn an_event_is_what_the_api_takes() {
@@ -342,7 +345,7 @@ mod tests {
 
     fn conflict(loser: &str) -> Notice {
         let (loser, note) = (ObjectName::new("shop", loser), "198.51.100.7:80".to_owned());
-        Notice::of_service(&loser, Scope::Cluster, "FrontendConflict", "ProgramService", note)
+        Notice::of_service(&loser, EventScope::Cluster, "FrontendConflict", "ProgramService", note)
     }
 
     fn starting() -> Notice {
@@ -355,7 +358,7 @@ mod tests {
         nodes: &HashSet<Arc<str>>,
         told: impl IntoIterator<Item = Notice>,
     ) {
-        let (recorder, notices) = Recorder::new(crate::serve::history::History::default());
+        let (recorder, notices) = Recorder::new(crate::serve::history::ChangeHistory::default());
         told.into_iter().for_each(|notice| recorder.record(notice));
         drop(recorder);
         // Events of two periods have different names.

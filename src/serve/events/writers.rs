@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Notice, Scope};
+use super::{EventScope, Notice};
 
 /// The number of nodes that send such an Event: more than one, because a node may be down or have no
 /// agent. Clusters without more nodes have no silent ones.
@@ -14,7 +14,7 @@ const WRITERS: usize = 5;
 /// known, every node is a writer.
 pub(super) fn is_writer(node: &str, nodes: &HashSet<Arc<str>>, notice: &Notice) -> bool {
     let Some(service) = &notice.service else { return true };
-    if notice.scope == Scope::Node || nodes.len() <= WRITERS {
+    if notice.scope == EventScope::Node || nodes.len() <= WRITERS {
         return true;
     }
     // The name of the node first: all that follows mixes it.
@@ -42,7 +42,7 @@ mod tests {
     fn conflict(service: &str) -> Notice {
         let service = ObjectName::new("shop", service);
         let (reason, action) = ("FrontendConflict", "ProgramService");
-        Notice::of_service(&service, Scope::Cluster, reason, action, String::new())
+        Notice::of_service(&service, EventScope::Cluster, reason, action, String::new())
     }
 
     fn nodes(count: usize) -> HashSet<Arc<str>> {
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_node_is_a_writer_of_its_own_events() {
-        let unbound = Notice { scope: Scope::Node, ..conflict("web") };
+        let unbound = Notice { scope: EventScope::Node, ..conflict("web") };
         assert_eq!(writers(&nodes(100), &unbound).len(), 100);
     }
 

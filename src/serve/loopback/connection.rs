@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
     use crate::serve::events::Recorder;
-    use crate::serve::history::History;
+    use crate::serve::history::ChangeHistory;
     use crate::serve::loopback::balancer::Balancer;
     use crate::serve::metrics::Metrics;
     use crate::serve::unbound_ports::UnboundPorts;
@@ -231,7 +231,7 @@ mod tests {
             let endpoint = StdListener::bind("127.0.0.1:0").unwrap();
             let address = endpoint.local_addr().unwrap();
             let metrics = Metrics::new(&[], None, || 0);
-            let (events, _) = Recorder::new(History::default());
+            let (events, _) = Recorder::new(ChangeHistory::default());
             let mut proxy = Proxy::new(metrics.clone(), UnboundPorts::new(metrics, events));
             proxy.half_closed_timeout = half_closed_timeout;
             let port = Balancer::new(LoopbackPort {

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use shunt_core::model::{ChangeCounts, Family, Protocol};
 use shunt_core::plan::Set;
 
-use self::table::{Kind, Row, TABLE};
+use self::table::{MetricKind, Row, TABLE};
 use crate::dataplane::{CommitStats, Snapshot};
 use crate::serve::lock;
 
@@ -58,9 +58,9 @@ pub type ReadConnections = Box<dyn FnMut() -> Option<ServiceConnections> + Send>
 /// A handle to all metrics. Clones are cheap and share the values. Every method may be called from
 /// any thread, and waits for other callers at most.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<MetricsInner>);
 
-struct Inner {
+struct MetricsInner {
     families: Vec<Family>,
     samples: Mutex<Samples>,
     services: Option<Mutex<ReadConnections>>,
@@ -131,7 +131,12 @@ impl Metrics {
         samples.set("shunt_config_last_reload_successful", &[], 1.0);
         samples.set(START_TIME, &[], seconds_now());
         let (samples, services) = (Mutex::new(samples), services.map(Mutex::new));
-        Metrics(Arc::new(Inner { families: families.to_vec(), samples, services, lost_log_lines }))
+        Metrics(Arc::new(MetricsInner {
+            families: families.to_vec(),
+            samples,
+            services,
+            lost_log_lines,
+        }))
     }
 
     /// Adds to a counter or gauge.
@@ -355,7 +360,7 @@ impl Samples {
             let row = TABLE.iter().find(|row| row.name == name);
             debug_assert!(row.is_some(), "{name} has no row in the table");
             let bounds = match row.map(|row| row.kind) {
-                Some(Kind::Histogram(bounds)) => bounds(),
+                Some(MetricKind::Histogram(bounds)) => bounds(),
                 _ => Vec::new(),
             };
             Sample { value: 0.0, buckets: bounds.into_iter().map(|bound| (bound, 0)).collect() }

@@ -2,19 +2,19 @@
 //! `pkg/proxy/metrics/metrics.go`, those of requests to the API server from client-go, and those of
 //! the process from Prometheus' client for Go.
 
-use Kind::{Counter, Gauge, Histogram};
+use MetricKind::{Counter, Gauge, Histogram};
 
 /// A metric.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricKind,
     /// The labels, with the values that have a sample from the start.
     labels: &'static [Label],
     pub(super) help: &'static str,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
     /// With the function that makes the bounds of its buckets.
@@ -31,7 +31,7 @@ const LATER: &[Label] = &[("", &[])];
 /// The statuses of answers to probes.
 const CODES: Label = ("code", &["200", "503"]);
 
-impl Kind {
+impl MetricKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Counter => "counter",
@@ -54,7 +54,12 @@ impl Row {
     }
 }
 
-const fn row(name: &'static str, kind: Kind, labels: &'static [Label], help: &'static str) -> Row {
+const fn row(
+    name: &'static str,
+    kind: MetricKind,
+    labels: &'static [Label],
+    help: &'static str,
+) -> Row {
     Row { name, kind, labels, help }
 }
 

@@ -19,7 +19,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use nfnetlink::socket::{Bus, Socket, sockets};
+use nfnetlink::socket::{Bus, NetlinkSocket, sockets};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
@@ -47,8 +47,8 @@ const LOOKS: usize = 3;
 /// A guard of the lock of a network namespace. Its drop releases the lock.
 #[derive(Debug)]
 pub struct Presence {
-    _lock: Vec<Socket>,
-    _holder: Socket,
+    _lock: Vec<NetlinkSocket>,
+    _holder: NetlinkSocket,
     /// The listener for requests of the status.
     pub listener: UnixListener,
 }
@@ -88,7 +88,7 @@ impl Presence {
 /// A port number of the lock.
 enum Port {
     /// This process has the number.
-    Taken(Socket),
+    Taken(NetlinkSocket),
     /// Another agent has the number.
     Locked,
     /// Another process has the number, possibly not an agent.
@@ -116,8 +116,8 @@ fn take_port(port: u32) -> io::Result<Port> {
 
 /// Opens a socket with this port number in this group. Returns `None` if another socket has the
 /// number.
-fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
-    match Socket::bind(Bus::Netfilter, port, group).map_err(io::Error::from) {
+fn open(port: u32, group: u32) -> io::Result<Option<NetlinkSocket>> {
+    match NetlinkSocket::bind(Bus::Netfilter, port, group).map_err(io::Error::from) {
         Ok(socket) => Ok(Some(socket)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
         Err(error) => Err(error),
@@ -144,7 +144,7 @@ pub fn name_of(process: i32) -> String {
 /// freed last, so the process that connects from it has taken the number, too. Ends with its drop.
 #[derive(Debug)]
 pub struct Proof {
-    _number: Socket,
+    _number: NetlinkSocket,
     socket: OwnedFd,
 }
 

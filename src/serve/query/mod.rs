@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use shunt_core::model::{Change, Dirty, Kind, Store};
 use shunt_core::plan::{Desired, Options};
 
-use crate::serve::history::{Entry, What};
-use crate::serve::status::{Status, Time};
+use crate::serve::history::{HistoryEntry, What};
+use crate::serve::status::{AgentStatus, Time};
 
 pub use selection::Selection;
 pub use socket::{NoAnswer, ask, serve};
@@ -34,7 +34,7 @@ pub struct Question {
 #[serde(rename_all = "camelCase")]
 pub struct Objects {
     /// The state of the agent.
-    pub status: Status,
+    pub status: AgentStatus,
     /// The options of the plan.
     pub options: Options,
     /// That of the snapshot.
@@ -45,7 +45,7 @@ pub struct Objects {
     pub since: Time,
     /// What changed, the oldest first: all that is known if the history is asked for, a few of the
     /// latest changes of one Service or address otherwise.
-    pub history: Vec<Arc<Entry>>,
+    pub history: Vec<Arc<HistoryEntry>>,
 }
 
 impl Objects {

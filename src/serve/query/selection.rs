@@ -7,8 +7,8 @@ use shunt_core::model::{ObjectName, Service};
 
 use super::{Objects, Question};
 use crate::dataplane::Snapshot;
-use crate::serve::history::History;
-use crate::serve::status::{Status, Time};
+use crate::serve::history::ChangeHistory;
+use crate::serve::status::{AgentStatus, Time};
 
 /// The number of entries of a history that comes with objects of a Service or an address.
 const LATEST: usize = 3;
@@ -58,8 +58,8 @@ impl Objects {
     #[must_use]
     pub fn of(
         snapshot: &Snapshot,
-        status: Status,
-        history: &History,
+        status: AgentStatus,
+        history: &ChangeHistory,
         Question { selection, whole_history }: &Question,
     ) -> Objects {
         let Snapshot { store, revision, .. } = snapshot;

@@ -141,7 +141,7 @@ fn counter_that_steps_back_is_no_new_one() {
     let counted = |main, short_circuit| {
         let [main, short_circuit] = [main, short_circuit]
             .map(|connections| Installed { connections, ..Installed::default() });
-        Verdict { main, short_circuit, label: "a/b".into() }
+        FrontendVerdict { main, short_circuit, label: "a/b".into() }
     };
     let before = counted(1_000, 0);
     assert_eq!(since(&counted(998, 0), Some(&before)), 0);
@@ -149,7 +149,7 @@ fn counter_that_steps_back_is_no_new_one() {
     assert_eq!(since(&counted(1_004, 0), Some(&before)), 4);
     assert_eq!(since(&counted(900, 102), Some(&before)), 2);
     // Another Service port starts at zero.
-    let other = Verdict { label: "a/c".into(), ..counted(1_001, 0) };
+    let other = FrontendVerdict { label: "a/c".into(), ..counted(1_001, 0) };
     assert_eq!(since(&other, Some(&before)), 1_001);
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use shunt_core::plan::{self, GONE_ENDPOINTS, Set};
 
 use super::{
-    Conflict, Counts, Families, NodePorts, Quarantined, Rules, Source, Status, Sync, SyncFailure,
-    Time, now,
+    AgentStatus, Conflict, Counts, Families, NodePortStatus, QuarantinedFrontend, Rules,
+    SourceStatus, Sync, SyncFailure, Time, now,
 };
 use crate::dataplane::{self, Snapshot, Suspect, SyncReport};
 use crate::serve::lock;
@@ -17,12 +17,12 @@ const MAX_LISTED: usize = 1_000;
 
 /// The noted state. Clones share it.
 #[derive(Clone, Default)]
-pub struct AgentState(Arc<Mutex<Inner>>);
+pub struct AgentState(Arc<Mutex<AgentStateInner>>);
 
 #[derive(Default)]
-struct Inner {
+struct AgentStateInner {
     /// The noted parts of a report. The others are asked for when it is made.
-    noted: Status,
+    noted: AgentStatus,
     source: Option<FollowedSource>,
     snapshot: Arc<Snapshot>,
     /// Whether load balancers may send traffic to the Node; `None` while it is unknown.
@@ -30,19 +30,20 @@ struct Inner {
 }
 
 /// Returns the source of objects with its state.
-type FollowedSource = Box<dyn Fn() -> Source + Send>;
+type FollowedSource = Box<dyn Fn() -> SourceStatus + Send>;
 
 impl AgentState {
     /// Makes the state of an agent that has not synced: its dataplane has this one.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> AgentState {
-        let noted = Status {
+        let noted = AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             started: now(),
-            ..Status::default()
+            ..AgentStatus::default()
         };
-        let inner = Inner { noted, snapshot: Arc::new(snapshot), ..Inner::default() };
+        let inner =
+            AgentStateInner { noted, snapshot: Arc::new(snapshot), ..AgentStateInner::default() };
         AgentState(Arc::new(Mutex::new(inner)))
     }
 
@@ -53,7 +54,7 @@ impl AgentState {
     }
 
     /// Notes a new source and the node that it is for.
-    pub fn follow(&self, node: &str, source: impl Fn() -> Source + Send + 'static) {
+    pub fn follow(&self, node: &str, source: impl Fn() -> SourceStatus + Send + 'static) {
         let mut inner = lock(&self.0);
         node.clone_into(&mut inner.noted.node);
         inner.source = Some(Box::new(source));
@@ -66,7 +67,7 @@ impl AgentState {
     }
 
     /// Changes the noted parts of a report.
-    pub fn note(&self, change: impl FnOnce(&mut Status)) {
+    pub fn note(&self, change: impl FnOnce(&mut AgentStatus)) {
         change(&mut lock(&self.0).noted);
     }
 
@@ -85,7 +86,7 @@ impl AgentState {
             deleted: report.deleted,
             bytes: report.bytes,
         };
-        let Inner { noted, snapshot: last, node_is_eligible, .. } = &mut *lock(&self.0);
+        let AgentStateInner { noted, snapshot: last, node_is_eligible, .. } = &mut *lock(&self.0);
         if wrote.is_some() {
             noted.rules.last_commit = Some(sync.clone());
         }
@@ -113,9 +114,9 @@ impl AgentState {
 
     /// Returns what is noted, and what the last sync left.
     #[must_use]
-    pub fn report(&self) -> Status {
+    pub fn report(&self) -> AgentStatus {
         let inner = lock(&self.0);
-        Status {
+        AgentStatus {
             told: now(),
             source: inner.source.as_ref().map(|source| source()).unwrap_or_default(),
             rules: rules(&inner.noted.rules, &inner.snapshot),
@@ -129,7 +130,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
     Rules {
         owns_tables: snapshot.is_owner,
         ipv4_only: snapshot.node_context.as_ref().is_some_and(|it| it.options.ipv4_only),
-        node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
+        node_ports: snapshot.node_context.as_deref().map(NodePortStatus::of),
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
         conflicts: snapshot
@@ -163,9 +164,9 @@ fn counts(snapshot: &Snapshot) -> Counts {
     }
 }
 
-fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
+fn quarantined(quarantined: &dataplane::Quarantined) -> QuarantinedFrontend {
     let wait = quarantined.retry_at.saturating_duration_since(Instant::now());
-    Quarantined {
+    QuarantinedFrontend {
         what: quarantined.what.clone(),
         frontend: match quarantined.suspect {
             Suspect::Frontend(key) => Some(key.to_string()),

@@ -1,6 +1,6 @@
 //! `shunt status`: the state of the running agent, for a person on its node.
 //!
-//! Owns: the state that the agent notes ([`AgentState`]), the report ([`Status`]) as JSON and as text
+//! Owns: the state that the agent notes ([`AgentState`]), the report ([`AgentStatus`]) as JSON and as text
 //! with problems first.
 //!
 //! Field names of the JSON are an interface: new ones may come, existing ones stay.
@@ -17,7 +17,7 @@ use shunt_core::model::Family;
 use shunt_core::plan::{NodeContext, loopback_address};
 
 use crate::dataplane::Snapshot;
-use crate::dataplane::kube_proxy::Found;
+use crate::dataplane::kube_proxy::KubeProxyTraces;
 use crate::serve::loopback::LoopbackReport;
 use crate::serve::unbound_ports::UnboundPort;
 use crate::taken_ports;
@@ -29,7 +29,7 @@ pub(crate) use text::span;
 /// A report of the agent about itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Status {
+pub struct AgentStatus {
     /// What changes the exit code; empty until the command fills it.
     #[serde(skip_deserializing)]
     pub problems: Vec<Problem>,
@@ -62,16 +62,16 @@ pub struct Status {
     /// The number of log lines that were lost because nothing read standard error in time.
     pub lost_log_lines: u64,
     /// The source of objects.
-    pub source: Source,
+    pub source: SourceStatus,
     /// Why the last written configuration is not in force; `None` if it is.
     pub refused_configuration: Option<String>,
     /// The state of the last sync.
     #[serde(flatten)]
     pub rules: Rules,
     /// kube-proxy and its leftovers on this node.
-    pub kube_proxy: Found,
+    pub kube_proxy: KubeProxyTraces,
     /// Node ports on which other processes listen.
-    pub taken_node_ports: taken_ports::Report,
+    pub taken_node_ports: taken_ports::TakenPorts,
     /// Ports that the agent cannot bind.
     pub unbound_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.
@@ -149,7 +149,7 @@ impl WithoutNode {
 /// The source of objects and its state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
-pub enum Source {
+pub enum SourceStatus {
     /// No source has started.
     #[default]
     None,
@@ -195,11 +195,11 @@ pub struct Rules {
     #[serde(rename = "IPv4Only")]
     pub ipv4_only: bool,
     /// The addresses of node ports; `None` before the first sync.
-    pub node_ports: Option<NodePorts>,
+    pub node_ports: Option<NodePortStatus>,
     /// The number of objects and elements.
     pub counts: Counts,
     /// Frontends that the kernel refuses.
-    pub quarantined: Vec<Quarantined>,
+    pub quarantined: Vec<QuarantinedFrontend>,
     /// Frontends that a Service does not get, because another Service holds them.
     pub conflicts: Vec<Conflict>,
     /// Services whose hash tables or weights would need too many elements, as `namespace/name`.
@@ -213,7 +213,7 @@ pub struct Rules {
 /// The addresses of node ports. Without a list, every local address except loopback.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NodePorts {
+pub struct NodePortStatus {
     /// The IPv4 addresses.
     #[serde(rename = "IPv4")]
     pub v4: Option<BTreeSet<IpAddr>>,
@@ -224,15 +224,15 @@ pub struct NodePorts {
     pub loopback: BTreeSet<IpAddr>,
 }
 
-impl NodePorts {
+impl NodePortStatus {
     /// Returns the addresses in the plan.
     #[must_use]
-    pub fn of(node_context: &NodeContext) -> NodePorts {
+    pub fn of(node_context: &NodeContext) -> NodePortStatus {
         let [v4, v6] = Family::ALL.map(|family| node_context.node_port_addresses(family));
         let addresses = &node_context.options.node_port_addresses;
         let loopback = Family::ALL.into_iter().filter(|family| addresses.has_loopback(*family));
         let loopback = loopback.map(loopback_address).collect();
-        NodePorts { v4, v6, loopback }
+        NodePortStatus { v4, v6, loopback }
     }
 }
 
@@ -310,7 +310,7 @@ impl From<[usize; 2]> for Families {
 /// A frontend that the kernel refuses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Quarantined {
+pub struct QuarantinedFrontend {
     /// The frontend with its Service port.
     pub what: String,
     /// The frontend alone; `None` for an address in a set.

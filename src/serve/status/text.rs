@@ -8,7 +8,8 @@ use std::time::Duration;
 use shunt_core::plan::OVERSIZED;
 
 use super::{
-    Conflict, Families, NodePorts, Problem, Rules, Source, Status, Sync, Time, WithoutNode, passed,
+    AgentStatus, Conflict, Families, NodePortStatus, Problem, Rules, SourceStatus, Sync, Time,
+    WithoutNode, passed,
 };
 use crate::serve::escape;
 use crate::serve::loopback::LoopbackReport;
@@ -17,10 +18,10 @@ use crate::serve::unbound_ports::Server;
 /// The maximum number of problems of a kind in the text; JSON has all.
 const MAX_SHOWN: usize = 10;
 
-impl Display for Status {
+impl Display for AgentStatus {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.wrong(f)?;
-        let Status { version, process, node, .. } = self;
+        let AgentStatus { version, process, node, .. } = self;
         let since = span(passed(self.started, self.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
         row(f, "source", &self.source)?;
@@ -31,7 +32,7 @@ impl Display for Status {
     }
 }
 
-impl Status {
+impl AgentStatus {
     /// Writes a line for each problem and warning, or `OK`.
     fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (word, all) in [("PROBLEM", &self.problems), ("WARNING", &self.warnings)] {
@@ -78,7 +79,7 @@ impl Status {
         } else if let Some(trouble) = &self.sweep_trouble {
             warning("stale-flows", format!("{stay}: {trouble}"));
         }
-        if let Source::Api { trouble: Some(trouble), .. } = &self.source {
+        if let SourceStatus::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = age(Some(trouble.seconds));
             problem("api-stale", format!("{}, for {lasts}; the rules stay", trouble.reason));
         }
@@ -90,7 +91,7 @@ impl Status {
         if let Some(without) = self.without_node {
             problem("no-node", without.describe(&self.node, self.missing_node));
         }
-        for super::Quarantined { what, reason, retry_at, .. } in quarantined {
+        for super::QuarantinedFrontend { what, reason, retry_at, .. } in quarantined {
             let wait = span(passed(self.told, *retry_at));
             problem(
                 "frontend-refused",
@@ -218,7 +219,7 @@ impl Rules {
     }
 }
 
-impl Display for NodePorts {
+impl Display for NodePortStatus {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         const ALL: &str = "every local address except loopback";
         let list = |addresses: &BTreeSet<IpAddr>| match addresses.len() {
@@ -263,16 +264,18 @@ impl Display for LoopbackReport {
     }
 }
 
-impl Display for Source {
+impl Display for SourceStatus {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Source::None => f.write_str("none yet"),
-            Source::Manifests { paths } => {
+            SourceStatus::None => f.write_str("none yet"),
+            SourceStatus::Manifests { paths } => {
                 let paths: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
                 write!(f, "manifests in {}", paths.join(", "))
             }
-            Source::Api { server, trouble: None } => write!(f, "API server {server}, connected"),
-            Source::Api { server, .. } => {
+            SourceStatus::Api { server, trouble: None } => {
+                write!(f, "API server {server}, connected")
+            }
+            SourceStatus::Api { server, .. } => {
                 write!(f, "API server {server}, failing")
             }
         }
@@ -307,13 +310,13 @@ mod tests {
     #[test]
     fn stale_flows_are_a_problem_once_they_are_overdue() {
         let findings = |healthy, waiting, unswept, trouble: Option<&str>| {
-            let mut status = Status {
+            let mut status = AgentStatus {
                 healthy,
                 waiting_seconds: waiting,
                 unswept_seconds: unswept,
                 sweep_trouble: trouble.map(str::to_owned),
                 rules: Rules { last_sync: Some(Sync::default()), ..Rules::default() },
-                ..Status::default()
+                ..AgentStatus::default()
             };
             status.judge();
             let texts = |all: Vec<Problem>| {
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn kernel_without_ipv6_is_named() {
         let rules = Rules { ipv4_only: true, ..Rules::default() };
-        let text = Status { rules, ..Status::default() }.to_string();
+        let text = AgentStatus { rules, ..AgentStatus::default() }.to_string();
         assert!(text.contains("\ntables       shared; for IPv4 only"));
     }
 
@@ -357,11 +360,11 @@ mod tests {
                 "192.0.2.1 (IPv4), every local address except loopback (IPv6)",
             ),
         ] {
-            assert_eq!(NodePorts { v4, v6, ..NodePorts::default() }.to_string(), text);
+            assert_eq!(NodePortStatus { v4, v6, ..NodePortStatus::default() }.to_string(), text);
         }
         let loopback = list("127.0.0.1 ::1").unwrap_or_default();
         assert_eq!(
-            NodePorts { loopback, ..NodePorts::default() }.to_string(),
+            NodePortStatus { loopback, ..NodePortStatus::default() }.to_string(),
             "every local address except loopback; for TCP also on 127.0.0.1, ::1"
         );
     }

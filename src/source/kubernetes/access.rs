@@ -7,8 +7,8 @@ use kube::Config;
 use kube::client::ConfigExt;
 use kube::config::InClusterError;
 
-use super::kubeconfig::Prepared;
-use super::proxy::Proxy;
+use super::kubeconfig::ClientParts;
+use super::proxy::HttpProxy;
 use super::token::{Token, TokenError};
 use super::{ContentType, Dialer, kubeconfig};
 use crate::source::spanned_yaml::Diagnostic;
@@ -63,7 +63,7 @@ impl Access {
     /// # Errors
     /// The first problem.
     pub fn check(&self) -> Result<(), AccessError> {
-        let Prepared { config, proxy, .. } = self.prepare()?;
+        let ClientParts { config, proxy, .. } = self.prepare()?;
         if let Some(proxy) = proxy {
             tracing::info!(%proxy, "connecting to the API server through a proxy");
         }
@@ -94,7 +94,7 @@ impl Access {
     }
 
     /// Reads the files.
-    pub(super) fn prepare(&self) -> Result<Prepared, AccessError> {
+    pub(super) fn prepare(&self) -> Result<ClientParts, AccessError> {
         let master = self.master.as_deref().filter(|master| !master.is_empty());
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         let uri = |url: &str| -> Result<Uri, AccessError> {
@@ -128,7 +128,7 @@ impl Access {
             }
         };
         let variable = |name: &str| std::env::var(name).ok();
-        let proxy = Proxy::from_environment(&config.cluster_url, variable);
-        Ok(Prepared { config, token, proxy })
+        let proxy = HttpProxy::from_environment(&config.cluster_url, variable);
+        Ok(ClientParts { config, token, proxy })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::failure::Failure;
+use super::failure::RequestFailure;
 use crate::source::objects::Kind;
 
 /// A change in how the API server answers.
@@ -31,14 +31,14 @@ pub struct ApiStatus {
 
 #[derive(Debug, Default)]
 struct Troubles {
-    of: BTreeMap<Kind, Trouble>,
+    of: BTreeMap<Kind, TroubleSince>,
     /// The lasting failures that are in the log. A server that starts fails for several reasons in
     /// turn: each gets one log line, not one per attempt.
     told: BTreeSet<String>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct TroubleSince {
     since: Instant,
     text: String,
 }
@@ -64,10 +64,11 @@ impl ApiStatus {
     }
 
     /// Logs a failed request or watch. `lasting` if healthy servers do not fail in this way.
-    pub(super) fn lost(&self, kind: Kind, failure: &Failure, lasting: bool) {
+    pub(super) fn lost(&self, kind: Kind, failure: &RequestFailure, lasting: bool) {
         let text = failure.told(kind);
         let mut troubles = self.troubles();
-        let known = |(other, trouble): (&Kind, &Trouble)| *other == kind || trouble.text == text;
+        let known =
+            |(other, trouble): (&Kind, &TroubleSince)| *other == kind || trouble.text == text;
         if lasting && troubles.told.insert(text.clone()) {
             tracing::warn!("{text}; the rules stay, retrying");
             (self.note)(Incident::Lost(text.clone()));
@@ -77,7 +78,7 @@ impl ApiStatus {
             tracing::info!("{text}; reconnecting");
         }
         let since = troubles.of.get(&kind).map_or_else(Instant::now, |trouble| trouble.since);
-        troubles.of.insert(kind, Trouble { since, text });
+        troubles.of.insert(kind, TroubleSince { since, text });
     }
 
     /// Notes that the server works for this kind.

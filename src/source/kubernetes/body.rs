@@ -9,7 +9,7 @@ use prost::bytes::{Buf, Bytes, BytesMut};
 use tokio::time::timeout;
 
 use super::content_type::ContentType;
-use super::failure::{Failure, innermost};
+use super::failure::{RequestFailure, innermost};
 
 /// The longest object with what is around it. No object is larger: etcd accepts 1.5 MiB.
 const MAX_BYTES: usize = 16 << 20;
@@ -38,17 +38,19 @@ impl Received {
     }
 
     /// Waits for more bytes. Returns false at the end of the body.
-    pub(super) async fn more(&mut self) -> Result<bool, Failure> {
+    pub(super) async fn more(&mut self) -> Result<bool, RequestFailure> {
         if self.buffer.is_empty() && self.buffer.capacity() > MAX_KEPT_BYTES {
             self.buffer = BytesMut::new();
         }
         match timeout(self.stall_timeout, self.body.frame()).await {
             Err(_) => {
                 let seconds = self.stall_timeout.as_secs();
-                return Err(Failure::Unreachable(format!("the list stalled for {seconds} s")));
+                return Err(RequestFailure::Unreachable(format!(
+                    "the list stalled for {seconds} s"
+                )));
             }
             Ok(None) => return Ok(false),
-            Ok(Some(Err(error))) => return Err(Failure::Broken(innermost(&error))),
+            Ok(Some(Err(error))) => return Err(RequestFailure::Broken(innermost(&error))),
             Ok(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     self.buffer.extend_from_slice(data);
@@ -59,10 +61,10 @@ impl Received {
     }
 
     /// Waits for this many bytes. Returns false if the body ends before.
-    pub(super) async fn has(&mut self, bytes: usize) -> Result<bool, Failure> {
+    pub(super) async fn has(&mut self, bytes: usize) -> Result<bool, RequestFailure> {
         if bytes > MAX_BYTES {
             let reason = format!("an object of {bytes} bytes; the limit is {MAX_BYTES}");
-            return Err(Failure::Encoding(reason));
+            return Err(RequestFailure::Encoding(reason));
         }
         while self.buffer.len() < bytes {
             if !self.more().await? {
@@ -74,7 +76,7 @@ impl Received {
 
     /// Takes the next line or frame of a watch. Returns `None` at the end; an incomplete last one is
     /// dropped.
-    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, RequestFailure> {
         match self.content_type {
             ContentType::Json => self.line().await,
             ContentType::Protobuf => self.frame().await,
@@ -82,7 +84,7 @@ impl Received {
     }
 
     /// Takes a line, without its end.
-    async fn line(&mut self) -> Result<Option<Bytes>, Failure> {
+    async fn line(&mut self) -> Result<Option<Bytes>, RequestFailure> {
         loop {
             let end = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
             if let Some(end) = end {
@@ -93,7 +95,9 @@ impl Received {
             }
             self.searched = self.buffer.len();
             if self.searched > MAX_BYTES {
-                return Err(Failure::Garbage(format!("a line of more than {MAX_BYTES} bytes")));
+                return Err(RequestFailure::Garbage(format!(
+                    "a line of more than {MAX_BYTES} bytes"
+                )));
             }
             if !self.more().await? {
                 return Ok(None);
@@ -102,7 +106,7 @@ impl Received {
     }
 
     /// Takes a frame: a length of 4 bytes and that many bytes.
-    async fn frame(&mut self) -> Result<Option<Bytes>, Failure> {
+    async fn frame(&mut self) -> Result<Option<Bytes>, RequestFailure> {
         if !self.has(HEAD_BYTES).await? {
             return Ok(None);
         }

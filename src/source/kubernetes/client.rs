@@ -21,8 +21,8 @@ use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn};
 
 use super::dial::connector;
 use super::failure::innermost;
-use super::kubeconfig::Prepared;
-use super::proxy::Proxy;
+use super::kubeconfig::ClientParts;
+use super::proxy::HttpProxy;
 use super::server_name::server_name;
 use super::{Access, AccessError, ContentType};
 
@@ -59,7 +59,7 @@ type Connect<S> = BoxCloneSyncService<Uri, S, BoxError>;
 /// Makes a client. kube's own client speaks HTTP/1 only: it has a connection for each watch, and
 /// detects a dead host of the server only after minutes.
 fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessError> {
-    let Prepared { mut config, token, proxy, .. } = access.prepare()?;
+    let ClientParts { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     let tcp = connector(access.dialer.clone());
@@ -109,7 +109,7 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
 }
 
 /// Returns a connector through a proxy, to which `inner` connects.
-fn through(proxy: &Proxy, inner: Connect<Stream>) -> Connect<Stream> {
+fn through(proxy: &HttpProxy, inner: Connect<Stream>) -> Connect<Stream> {
     let address = proxy.0.uri().clone();
     if address.scheme_str().is_some_and(|scheme| scheme.starts_with("socks")) {
         // There is no TLS on the way to such a proxy.

@@ -15,7 +15,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 
 /// The reason for the end of a request or a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum RequestFailure {
     /// The server ended the watch, which it does periodically.
     Ended,
     /// The connection broke while it was in use.
@@ -48,7 +48,7 @@ pub enum Failure {
 /// `meta.v1.Status`: why a request failed.
 #[derive(Deserialize, Message)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Status {
+pub(super) struct MetaStatus {
     #[prost(string, tag = "3")]
     pub(super) message: String,
     #[prost(string, tag = "4")]
@@ -66,21 +66,24 @@ pub(super) struct StatusDetails {
     pub(super) retry_after_seconds: i32,
 }
 
-impl Failure {
+impl RequestFailure {
     /// Returns the failure in an answer to a request, or in an event of a watch.
-    pub(super) fn from_status(status: &Status, retry_after: Option<Duration>) -> Failure {
+    pub(super) fn from_status(
+        status: &MetaStatus,
+        retry_after: Option<Duration>,
+    ) -> RequestFailure {
         let asked = u64::try_from(status.details.retry_after_seconds).ok();
         let asked = asked.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         let retry_after = retry_after.or(asked);
         if status.message.contains("Too large resource version") {
-            return Failure::TooNew;
+            return RequestFailure::TooNew;
         }
         match (u16::try_from(status.code).unwrap_or_default(), &*status.reason) {
-            (410, _) | (_, "Expired" | "Gone") => Failure::Expired,
-            (404, _) => Failure::Absent,
+            (410, _) | (_, "Expired" | "Gone") => RequestFailure::Expired,
+            (404, _) => RequestFailure::Absent,
             (code, reason) => {
                 let said = if status.message.is_empty() { reason } else { &status.message };
-                Failure::Refused { code, message: shortened(said), retry_after }
+                RequestFailure::Refused { code, message: shortened(said), retry_after }
             }
         }
     }
@@ -89,8 +92,8 @@ impl Failure {
     /// and address of the server.
     pub(super) fn is_about_access(&self) -> bool {
         match self {
-            Failure::Unreachable(_) | Failure::Broken(_) => true,
-            Failure::Refused { code, .. } => *code == StatusCode::UNAUTHORIZED.as_u16(),
+            RequestFailure::Unreachable(_) | RequestFailure::Broken(_) => true,
+            RequestFailure::Refused { code, .. } => *code == StatusCode::UNAUTHORIZED.as_u16(),
             _ => false,
         }
     }
@@ -99,32 +102,34 @@ impl Failure {
     #[must_use]
     pub fn told(&self, kind: Kind) -> String {
         match self {
-            Failure::Ended => format!("the API server ended the watch of {kind} objects"),
-            Failure::Silent => format!("the watch of {kind} objects is silent"),
-            Failure::Expired => {
+            RequestFailure::Ended => format!("the API server ended the watch of {kind} objects"),
+            RequestFailure::Silent => format!("the watch of {kind} objects is silent"),
+            RequestFailure::Expired => {
                 format!("resource version expired for {}", kind.resource())
             }
-            Failure::TooNew => {
+            RequestFailure::TooNew => {
                 format!("the API server does not have the known version of {kind} objects yet")
             }
-            Failure::Absent => format!("the API server does not serve {kind} objects"),
-            Failure::Refused { code: 401, message, .. } => {
+            RequestFailure::Absent => format!("the API server does not serve {kind} objects"),
+            RequestFailure::Refused { code: 401, message, .. } => {
                 format!("the API server rejects the agent's credentials: {message} (401)")
             }
-            Failure::Refused { code: 403, message, .. } => format!(
+            RequestFailure::Refused { code: 403, message, .. } => format!(
                 "the API server does not let the agent list and watch {kind} objects: {message} \
                  (403); bind its user to the ClusterRole system:node-proxier, or add the rule {}",
                 rule(kind)
             ),
-            Failure::Refused { code, message, .. } => {
+            RequestFailure::Refused { code, message, .. } => {
                 format!("the API server refuses to list or watch: {message} ({code})")
             }
-            Failure::Broken(reason) => {
+            RequestFailure::Broken(reason) => {
                 format!("the connection to the API server broke: {reason}")
             }
-            Failure::Unreachable(reason) => format!("cannot reach the API server: {reason}"),
-            Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
-            Failure::Encoding(what) => {
+            RequestFailure::Unreachable(reason) => format!("cannot reach the API server: {reason}"),
+            RequestFailure::Garbage(what) => {
+                format!("the API server sent an invalid response: {what}")
+            }
+            RequestFailure::Encoding(what) => {
                 format!("cannot decode the API server's protobuf, requesting JSON: {what}")
             }
         }

@@ -9,7 +9,7 @@ use shunt_core::model::Change;
 
 use super::content_type::ContentType;
 use super::decoder::Decoder;
-use super::messages::{Event, event, status};
+use super::messages::{EncodedEvent, event, status};
 use super::page;
 use crate::source::objects::{Encoded, Kind};
 
@@ -34,9 +34,9 @@ pub(crate) fn fuzz(content_type: ContentType, bytes: &[u8], node_name: &str) -> 
         let mut decoded = Vec::new();
         for event in pieces.iter().flat_map(|piece| event(content_type, piece)) {
             match event {
-                Event::Current(object) => decoded.push(decoder.take(&object)),
-                Event::Gone(object) => decoded.push(decoder.take_gone(&object)),
-                Event::Bookmark(_) => {}
+                EncodedEvent::Current(object) => decoded.push(decoder.take(&object)),
+                EncodedEvent::Gone(object) => decoded.push(decoder.take_gone(&object)),
+                EncodedEvent::Bookmark(_) => {}
             }
         }
         decoded.push(decoder.take(&object));

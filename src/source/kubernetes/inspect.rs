@@ -8,7 +8,7 @@ use kube::Client;
 use shunt_core::model::Change;
 
 use super::client::Connection;
-use super::failure::Failure;
+use super::failure::RequestFailure;
 use super::resource::{RelistFrom, Resource, send};
 use super::{Access, AccessError, ContentType, page};
 use crate::source::objects::{Encoded, Kind, Names, convert};
@@ -17,7 +17,7 @@ use crate::source::objects::{Encoded, Kind, Names, convert};
 #[derive(Debug, Default)]
 pub struct Inspection {
     /// The kinds of objects that the agent cannot list and watch.
-    pub refused: Vec<(Kind, Failure)>,
+    pub refused: Vec<(Kind, RequestFailure)>,
     /// The ServiceCIDRs, and the Node if it exists. (The Service is not among them.)
     pub changes: Vec<Change>,
     /// The ClusterIPs of the Service `default/kubernetes`, by which pods reach the API server.
@@ -33,8 +33,10 @@ pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, Acce
     let mut inspection = Inspection::default();
     for kind in Kind::ALL {
         let Err(failure) = inspection.look(&client, kind, node_name).await else { continue };
-        let is_lost =
-            matches!(failure, Failure::Unreachable(_) | Failure::Refused { code: 401, .. });
+        let is_lost = matches!(
+            failure,
+            RequestFailure::Unreachable(_) | RequestFailure::Refused { code: 401, .. }
+        );
         inspection.refused.push((kind, failure));
         if is_lost {
             // The other requests would fail alike, after the same time.
@@ -45,7 +47,12 @@ pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, Acce
 }
 
 impl Inspection {
-    async fn look(&mut self, client: &Client, kind: Kind, node_name: &str) -> Result<(), Failure> {
+    async fn look(
+        &mut self,
+        client: &Client,
+        kind: Kind,
+        node_name: &str,
+    ) -> Result<(), RequestFailure> {
         let mut resource = Resource::new(kind, node_name);
         if kind == Kind::Service {
             resource = resource.named("kubernetes");
@@ -54,7 +61,7 @@ impl Inspection {
         loop {
             let list = resource.list(&RelistFrom::Store, true, None);
             let answer = match send(client, list, accept.clone()).await {
-                Err(Failure::Absent) if kind == Kind::ServiceCidr => {
+                Err(RequestFailure::Absent) if kind == Kind::ServiceCidr => {
                     if resource.next_version() {
                         continue;
                     }

@@ -12,7 +12,7 @@ use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 
-use super::proxy::Proxy;
+use super::proxy::HttpProxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
 use crate::source::spanned_yaml::{
@@ -20,11 +20,11 @@ use crate::source::spanned_yaml::{
 };
 
 /// The parts of a client, from the current content of the files.
-pub(super) struct Prepared {
+pub(super) struct ClientParts {
     pub(super) config: Config,
     pub(super) token: Token,
     /// The proxy on the way to the server.
-    pub(super) proxy: Option<Proxy>,
+    pub(super) proxy: Option<HttpProxy>,
 }
 
 /// The fields of a user that name programs.
@@ -33,7 +33,7 @@ const PROGRAMS: [&str; 2] = ["exec", "auth-provider"];
 const NOT_IN_HEADER: &str = "contains characters that no HTTP header allows";
 
 /// Reads a kubeconfig. `master` replaces the URL of its server.
-pub(super) fn read(path: &Path, master: Option<&str>) -> Result<Prepared, Box<Diagnostic>> {
+pub(super) fn read(path: &Path, master: Option<&str>) -> Result<ClientParts, Box<Diagnostic>> {
     let bytes = std::fs::read(path)
         .map_err(|error| problem(path, None, "", format!("cannot be read: {error}")))?;
     let (documents, _) =
@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path, master: Option<&str>) -> Result<Prepared, Box<Di
         let reason = "is empty; write clusters, users, contexts and current-context";
         return Err(problem(path, None, "", reason));
     };
-    Reader { path, document }.read(master)
+    KubeconfigReader { path, document }.read(master)
 }
 
 /// Makes the error about a field such as `users[0].user.token`.
@@ -56,12 +56,12 @@ fn problem(
     Box::new(problem.in_file(&path.into(), line))
 }
 
-struct Reader<'a> {
+struct KubeconfigReader<'a> {
     path: &'a Path,
     document: &'a Document<'a>,
 }
 
-impl Reader<'_> {
+impl KubeconfigReader<'_> {
     fn wrong(&self, field: &str, reason: impl Into<String>) -> Box<Diagnostic> {
         let line = self.document.line_of(field);
         problem(self.path, Some(line), field, reason)
@@ -71,7 +71,7 @@ impl Reader<'_> {
         self.document.describe(field).is_some_and(|value| value != "null")
     }
 
-    fn read(&self, master: Option<&str>) -> Result<Prepared, Box<Diagnostic>> {
+    fn read(&self, master: Option<&str>) -> Result<ClientParts, Box<Diagnostic>> {
         let mut value = self.document.value();
         if !value.is_object() {
             return Err(self.wrong("", "must be a mapping"));
@@ -146,7 +146,7 @@ impl Reader<'_> {
         cluster.server = Some(url.to_string());
         // Keeps kube from reading the environment.
         let proxy = cluster.proxy_url.replace("http://proxy.invalid".to_owned()).map(|proxy| {
-            Proxy::at(&proxy, &url).filter(|_| proxy.contains("://")).ok_or_else(|| {
+            HttpProxy::at(&proxy, &url).filter(|_| proxy.contains("://")).ok_or_else(|| {
                 let reason = "is not a URL such as http://proxy:3128 (http, https or socks5)";
                 self.wrong(&of_cluster("proxy-url"), reason)
             })
@@ -201,7 +201,7 @@ impl Reader<'_> {
         if config.extra_headers_layer().is_err() {
             return Err(self.wrong(&of_user("as"), NOT_IN_HEADER));
         }
-        Ok(Prepared { config, token, proxy })
+        Ok(ClientParts { config, token, proxy })
     }
 
     /// Returns the error for a certificate or a key, without the text of libraries, which may quote

@@ -2,7 +2,7 @@
 //! around each object in protobuf.
 //!
 //! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`. Protobuf that
-//! cannot be decoded is a [`Failure::Encoding`], after which requests ask for JSON.
+//! cannot be decoded is a [`RequestFailure::Encoding`], after which requests ask for JSON.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 
 use super::body::Received;
 use super::content_type::ContentType;
-use super::failure::{Failure, Status};
+use super::failure::{MetaStatus, RequestFailure};
 use crate::source::objects::Encoded;
 use crate::source::spanned_yaml::excerpt;
 
@@ -56,20 +56,20 @@ struct WatchLine<'a> {
 
 impl Encoded<'_> {
     /// Returns the failure of an answer with this object.
-    pub(super) fn invalid(&self, reason: String) -> Failure {
+    pub(super) fn invalid(&self, reason: String) -> RequestFailure {
         match self {
-            Encoded::Json(_) => Failure::Garbage(reason),
-            Encoded::Protobuf(_) => Failure::Encoding(reason),
+            Encoded::Json(_) => RequestFailure::Garbage(reason),
+            Encoded::Protobuf(_) => RequestFailure::Encoding(reason),
         }
     }
 
-    fn status(&self) -> Result<Status, Failure> {
+    fn status(&self) -> Result<MetaStatus, RequestFailure> {
         self.decode().map_err(|error| self.invalid(format!("a Status: {}", error.reason)))
     }
 }
 
 /// An event of a watch.
-pub(super) enum Event<'a> {
+pub(super) enum EncodedEvent<'a> {
     /// An object was created or modified.
     Current(Encoded<'a>),
     /// An object was deleted.
@@ -91,7 +91,7 @@ impl Events {
 
     /// Returns the next event; none at the end of the watch. An event that reports a failure is
     /// one. Cancel-safe: a dropped future loses no data.
-    pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<EncodedEvent<'_>>, RequestFailure> {
         // Returns its part of the buffer, so that the next bytes need no other buffer.
         self.piece = Bytes::new();
         let Some(piece) = self.received.piece().await? else { return Ok(None) };
@@ -101,7 +101,10 @@ impl Events {
 }
 
 /// Decodes a line or a frame of a watch.
-pub(super) fn event(content_type: ContentType, piece: &Bytes) -> Result<Event<'_>, Failure> {
+pub(super) fn event(
+    content_type: ContentType,
+    piece: &Bytes,
+) -> Result<EncodedEvent<'_>, RequestFailure> {
     let (type_, object) = match content_type {
         ContentType::Json => {
             let WatchLine { type_, object } =
@@ -115,33 +118,35 @@ pub(super) fn event(content_type: ContentType, piece: &Bytes) -> Result<Event<'_
         }
     };
     match &*type_ {
-        "ADDED" | "MODIFIED" => Ok(Event::Current(object)),
-        "DELETED" => Ok(Event::Gone(object)),
+        "ADDED" | "MODIFIED" => Ok(EncodedEvent::Current(object)),
+        "DELETED" => Ok(EncodedEvent::Gone(object)),
         "BOOKMARK" => {
             let identity = object.metadata().map_err(|reason| object.invalid(reason))?;
             match identity.resource_version.is_empty() {
-                true => Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned())),
-                false => Ok(Event::Bookmark(identity.resource_version)),
+                true => {
+                    Err(RequestFailure::Garbage("a bookmark without a resourceVersion".to_owned()))
+                }
+                false => Ok(EncodedEvent::Bookmark(identity.resource_version)),
             }
         }
-        "ERROR" => Err(Failure::from_status(&object.status()?, None)),
+        "ERROR" => Err(RequestFailure::from_status(&object.status()?, None)),
         other => Err(object.invalid(format!("an event of type {}", excerpt(other)))),
     }
 }
 
 /// Decodes the body of a rejection. A body that is not a Status becomes its message.
-pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
+pub(super) fn status(content_type: ContentType, body: &Bytes) -> MetaStatus {
     let text = String::from_utf8_lossy(body);
     let object = match content_type {
         ContentType::Json => Ok(Encoded::Json(&text)),
         ContentType::Protobuf => open(body.clone()).map(Encoded::Protobuf),
     };
     let status = object.and_then(|object| object.status());
-    status.unwrap_or_else(|_| Status { message: text.into_owned(), ..Status::default() })
+    status.unwrap_or_else(|_| MetaStatus { message: text.into_owned(), ..MetaStatus::default() })
 }
 
 /// Returns the object in an envelope.
-fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
+fn open(mut bytes: Bytes) -> Result<Bytes, RequestFailure> {
     if !bytes.starts_with(MAGIC) {
         return Err(not_an_object(&bytes));
     }
@@ -150,17 +155,17 @@ fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
 }
 
 /// Returns the failure for bytes that do not begin with [`MAGIC`].
-pub(super) fn not_an_object(bytes: &[u8]) -> Failure {
+pub(super) fn not_an_object(bytes: &[u8]) -> RequestFailure {
     let start = bytes.get(..MAGIC.len()).unwrap_or(bytes).escape_ascii();
-    Failure::Encoding(format!("an object that begins with \"{start}\""))
+    RequestFailure::Encoding(format!("an object that begins with \"{start}\""))
 }
 
-pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
-    M::decode(bytes).map_err(|error| Failure::Encoding(format!("{what}: {error}")))
+pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, RequestFailure> {
+    M::decode(bytes).map_err(|error| RequestFailure::Encoding(format!("{what}: {error}")))
 }
 
 /// Returns the failure for a text that is not what it should be.
-pub(super) fn garbage(reason: &impl ToString, bytes: &[u8]) -> Failure {
+pub(super) fn garbage(reason: &impl ToString, bytes: &[u8]) -> RequestFailure {
     let excerpt = excerpt(&String::from_utf8_lossy(bytes));
-    Failure::Garbage(format!("{excerpt} ({})", reason.to_string()))
+    RequestFailure::Garbage(format!("{excerpt} ({})", reason.to_string()))
 }

@@ -54,7 +54,7 @@ pub use client::{Connection, RequestObserver};
 pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
-pub use failure::{Failure, rule};
+pub use failure::{RequestFailure, rule};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
 pub use inspect::{Inspection, inspect};
@@ -72,7 +72,7 @@ const QUEUE: usize = 64;
 type Listing = (Option<Kind>, ChangeBatch);
 
 /// A source that lists and watches the objects that concern a node.
-pub struct Source {
+pub struct ApiSource {
     /// The connection to the server, for requests of other parts.
     pub connection: Arc<Connection>,
     /// The state of the API server, for use while the source runs.
@@ -80,7 +80,7 @@ pub struct Source {
     node_name: Arc<str>,
 }
 
-impl Source {
+impl ApiSource {
     /// Prepares a source, without a request. Must be called within a tokio runtime. The source
     /// calls `note` for each incident, and `observer` for each request.
     ///
@@ -91,18 +91,18 @@ impl Source {
         node_name: &str,
         note: impl Fn(Incident) + Send + Sync + 'static,
         observer: RequestObserver,
-    ) -> Result<Source, AccessError> {
+    ) -> Result<ApiSource, AccessError> {
         tracing::info!(server = access.server()?, "reading objects from the API server");
         let connection = Connection::open(access, observer)?;
-        Ok(Source::with(connection, node_name, note))
+        Ok(ApiSource::with(connection, node_name, note))
     }
 
     fn with(
         connection: Connection,
         node_name: &str,
         note: impl Fn(Incident) + Send + Sync + 'static,
-    ) -> Source {
-        Source {
+    ) -> ApiSource {
+        ApiSource {
             connection: Arc::new(connection),
             api_status: Arc::new(ApiStatus::new(note)),
             node_name: node_name.into(),

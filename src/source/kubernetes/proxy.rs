@@ -10,32 +10,32 @@ use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
 /// A proxy. Shown without its credentials.
 #[derive(Clone)]
-pub(super) struct Proxy(pub(super) Intercept);
+pub(super) struct HttpProxy(pub(super) Intercept);
 
-impl fmt::Display for Proxy {
+impl fmt::Display for HttpProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = self.0.uri().to_string();
         f.write_str(url.trim_end_matches('/'))
     }
 }
 
-impl Proxy {
+impl HttpProxy {
     /// Returns the proxy at a URL for `server`. `None` for an invalid URL or an unknown scheme.
-    pub(super) fn at(url: &str, server: &Uri) -> Option<Proxy> {
+    pub(super) fn at(url: &str, server: &Uri) -> Option<HttpProxy> {
         let proxy = Matcher::builder().all(url).build().intercept(server)?;
         let scheme = proxy.uri().scheme_str()?;
         if scheme.starts_with("socks5") && proxy.uri().port().is_none() {
-            return Proxy::at(&format!("{}:1080", url.trim_end_matches('/')), server);
+            return HttpProxy::at(&format!("{}:1080", url.trim_end_matches('/')), server);
         }
         let is_known = !scheme.starts_with("socks4");
-        (is_known && !proxy.uri().host()?.is_empty()).then_some(Proxy(proxy))
+        (is_known && !proxy.uri().host()?.is_empty()).then_some(HttpProxy(proxy))
     }
 
     /// Returns the environment's proxy for `server`.
     pub(super) fn from_environment(
         server: &Uri,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Option<Proxy> {
+    ) -> Option<HttpProxy> {
         static TOLD: Once = Once::new();
         let first = |names: [&'static str; 2]| {
             let set = |name| variable(name).filter(|value| !value.is_empty());
@@ -71,7 +71,7 @@ impl Proxy {
         {
             return None;
         }
-        let proxy = Proxy::at(&url, server);
+        let proxy = HttpProxy::at(&url, server);
         if proxy.is_none() {
             TOLD.call_once(|| {
                 tracing::warn!(
@@ -116,7 +116,7 @@ mod tests {
                 "NO_PROXY" => Some(exempt.to_owned()),
                 _ => None,
             };
-            let proxy = Proxy::from_environment(&server.parse().unwrap(), variable);
+            let proxy = HttpProxy::from_environment(&server.parse().unwrap(), variable);
             assert_eq!(proxy.map(|it| it.to_string()).as_deref(), expected, "{server} {exempt}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
             ("socks5://[fd00::1]", "socks5://[fd00::1]:1080"),
             ("socks5://p:1", "socks5://p:1"),
         ] {
-            let proxy = Proxy::at(url, &server).map(|it| it.to_string());
+            let proxy = HttpProxy::at(url, &server).map(|it| it.to_string());
             assert_eq!(proxy.as_deref(), Some(expected), "{url}");
         }
     }

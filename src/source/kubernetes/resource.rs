@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
-use super::failure::{Failure, innermost};
+use super::failure::{RequestFailure, innermost};
 use super::messages::status;
 use crate::source::objects::Kind;
 
@@ -134,15 +134,15 @@ pub(super) async fn send(
     client: &Client,
     target: String,
     accept: HeaderValue,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<Body>, RequestFailure> {
     let request = Request::get(target).header(ACCEPT, accept).body(Body::empty());
-    let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+    let request = request.map_err(|error| RequestFailure::Unreachable(error.to_string()))?;
     let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
             let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
-            return Err(Failure::Unreachable(reason));
+            return Err(RequestFailure::Unreachable(reason));
         }
-        Ok(Err(error)) => return Err(Failure::Unreachable(innermost(&error))),
+        Ok(Err(error)) => return Err(RequestFailure::Unreachable(innermost(&error))),
         Ok(Ok(answer)) => answer,
     };
     let code = answer.status();
@@ -160,5 +160,5 @@ pub(super) async fn send(
     };
     let mut status = status(content_type, &body);
     status.code = i32::from(code.as_u16());
-    Err(Failure::from_status(&status, retry_after.map(Duration::from_secs)))
+    Err(RequestFailure::from_status(&status, retry_after.map(Duration::from_secs)))
 }

@@ -19,8 +19,8 @@ use super::backoff::{MAX_PAUSE, pause};
 use super::client::Connection;
 use super::content_type::Negotiation;
 use super::decoder::Decoder;
-use super::failure::Failure;
-use super::messages::{Event, Events};
+use super::failure::RequestFailure;
+use super::messages::{EncodedEvent, Events};
 use super::page::{self, ListMetadata};
 use super::resource::{RelistFrom, Resource, send};
 use crate::source::objects::Kind;
@@ -70,7 +70,7 @@ pub(super) struct Watch {
 
 /// The objects of an incomplete list.
 #[derive(Default)]
-struct List {
+struct IncompleteList {
     names: HashSet<ObjectName>,
     /// Those that are not delivered yet.
     changes: Vec<Change>,
@@ -116,20 +116,20 @@ impl Watch {
     }
 
     /// Reacts to a failure and pauses before the next attempt.
-    async fn recover(&mut self, failure: Failure) {
+    async fn recover(&mut self, failure: RequestFailure) {
         let kind = self.resource.kind;
         match &failure {
-            Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
+            RequestFailure::Encoding(_) | RequestFailure::Refused { code: 406 | 415, .. }
                 if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
                 return;
             }
-            Failure::Ended if self.failures < SHORT_LIVED => {}
+            RequestFailure::Ended if self.failures < SHORT_LIVED => {}
             // A server that was restored to an older state would wait for the known version for ever. It
             // rejects a list that is to be as new.
-            Failure::Silent => self.relist(),
-            Failure::Expired | Failure::TooNew => {
+            RequestFailure::Silent => self.relist(),
+            RequestFailure::Expired | RequestFailure::TooNew => {
                 let listing = self.version.is_none();
                 if !listing {
                     tracing::info!("{}, relisting", failure.told(kind));
@@ -149,19 +149,24 @@ impl Watch {
                 }
                 return;
             }
-            Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
+            RequestFailure::Absent | RequestFailure::Refused { code: 403, .. }
+                if kind == Kind::ServiceCidr =>
+            {
                 return self.do_without(&failure).await;
             }
-            Failure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
+            RequestFailure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
                 return;
             }
             // What is refused says nothing about the known version.
             _ => {
                 let lasting =
-                    !matches!(failure, Failure::Broken(_)) || self.failures >= SHORT_LIVED;
+                    !matches!(failure, RequestFailure::Broken(_)) || self.failures >= SHORT_LIVED;
                 self.api_status.lost(kind, &failure, lasting);
                 // These may be about the version, though.
-                if matches!(failure, Failure::Absent | Failure::Refused { code: 400 | 422, .. }) {
+                if matches!(
+                    failure,
+                    RequestFailure::Absent | RequestFailure::Refused { code: 400 | 422, .. }
+                ) {
                     self.fruitless += 1;
                 }
             }
@@ -170,7 +175,7 @@ impl Watch {
             self.relist();
         }
         let pause = pause(&mut self.failures, MAX_PAUSE);
-        if let Failure::Refused { retry_after: Some(asked), .. } = failure {
+        if let RequestFailure::Refused { retry_after: Some(asked), .. } = failure {
             // The server asks all nodes for the same pause.
             let asked = asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + jitter::fraction());
             sleep(pause.max(asked)).await;
@@ -200,16 +205,16 @@ impl Watch {
     /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,
     /// without a rule for them; and a server that just starts. No Service needs them to work, so
     /// programming does not wait for them.
-    async fn do_without(&mut self, failure: &Failure) {
+    async fn do_without(&mut self, failure: &RequestFailure) {
         let kind = self.resource.kind;
         // An earlier list stays in effect.
         let is_first = !self.listed;
-        if *failure == Failure::Absent {
+        if *failure == RequestFailure::Absent {
             if self.resource.next_version() {
                 return;
             }
             if is_first {
-                self.deliver_list(List::default()).await;
+                self.deliver_list(IncompleteList::default()).await;
             }
         } else {
             if !std::mem::replace(&mut self.forbidden, true) {
@@ -231,7 +236,7 @@ impl Watch {
 
     /// Handles one connection, from the request to the end of its stream. `Ok` continues without a
     /// pause.
-    async fn follow(&mut self, client: &Client) -> Result<(), Failure> {
+    async fn follow(&mut self, client: &Client) -> Result<(), RequestFailure> {
         let Some(version) = &self.version else { return self.list(client).await };
         let request = self.resource.watch(version);
         let events = Events::new(send(client, request, self.negotiation.accept()).await?);
@@ -243,16 +248,16 @@ impl Watch {
     }
 
     /// Requests a list page by page, or as a whole if the pages expire in between.
-    async fn list(&mut self, client: &Client) -> Result<(), Failure> {
+    async fn list(&mut self, client: &Client) -> Result<(), RequestFailure> {
         let mut limit = true;
-        let mut list = List::default();
+        let mut list = IncompleteList::default();
         let mut next = None;
         let version = loop {
             let is_first = next.is_none();
             let request = self.resource.list(&self.relist_from, limit, next.as_deref());
             let answer = match send(client, request, self.negotiation.accept()).await {
-                Err(Failure::Expired) if !is_first && limit => {
-                    (list, limit, next) = (List::default(), false, None);
+                Err(RequestFailure::Expired) if !is_first && limit => {
+                    (list, limit, next) = (IncompleteList::default(), false, None);
                     continue;
                 }
                 answer => answer?,
@@ -281,14 +286,14 @@ impl Watch {
     }
 
     /// Delivers the events of a watch, to its end.
-    async fn follow_events(&mut self, mut events: Events) -> Result<(), Failure> {
+    async fn follow_events(&mut self, mut events: Events) -> Result<(), RequestFailure> {
         let long_silence = SILENCE_TIMEOUT.mul_f64(1.0 + jitter::fraction() / 3.0);
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
             match timeout(silence_timeout, events.next()).await {
-                Ok(event) => self.take(event?.ok_or(Failure::Ended)?).await?,
+                Ok(event) => self.take(event?.ok_or(RequestFailure::Ended)?).await?,
                 Err(_) if silence_timeout == SETTLE_TIMEOUT => {}
-                Err(_) => return Err(Failure::Silent),
+                Err(_) => return Err(RequestFailure::Silent),
             }
             if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
@@ -299,16 +304,16 @@ impl Watch {
     }
 
     /// Delivers an event.
-    async fn take(&mut self, event: Event<'_>) -> Result<(), Failure> {
+    async fn take(&mut self, event: EncodedEvent<'_>) -> Result<(), RequestFailure> {
         let received = Instant::now();
         let (decoded, object) = match event {
-            Event::Bookmark(version) => {
+            EncodedEvent::Bookmark(version) => {
                 self.is_news(&version)?;
                 self.advance(version);
                 return Ok(());
             }
-            Event::Current(object) => (self.decoder.take(&object), object),
-            Event::Gone(object) => (self.decoder.take_gone(&object), object),
+            EncodedEvent::Current(object) => (self.decoder.take(&object), object),
+            EncodedEvent::Gone(object) => (self.decoder.take_gone(&object), object),
         };
         if let Some(converted) = decoded.map_err(|reason| object.invalid(reason))?
             && self.is_news(&converted.version)?
@@ -325,7 +330,7 @@ impl Watch {
     /// Returns false for a version that has come before. Versions are growing numbers, as
     /// documented since Kubernetes 1.35. If they decrease, the server was restored to an older
     /// state, or a proxy reorders events; both require a list.
-    fn is_news(&mut self, version: &str) -> Result<bool, Failure> {
+    fn is_news(&mut self, version: &str) -> Result<bool, RequestFailure> {
         let number = |version: &str| version.parse::<u64>().ok();
         let known = self.version.as_deref().and_then(number);
         match number(version).zip(known).map(|(new, known)| new.cmp(&known)) {
@@ -333,7 +338,7 @@ impl Watch {
                 let known = self.version.take().unwrap_or_default();
                 self.list_anew(RelistFrom::Store);
                 let what = format!("an event of version {version} after one of version {known}");
-                Err(Failure::Garbage(what))
+                Err(RequestFailure::Garbage(what))
             }
             Some(Ordering::Equal) => Ok(false),
             Some(Ordering::Greater) | None => Ok(true),
@@ -346,9 +351,9 @@ impl Watch {
     }
 
     /// Delivers a complete list.
-    async fn deliver_list(&mut self, list: List) {
+    async fn deliver_list(&mut self, list: IncompleteList) {
         self.listed = true;
-        let List { names, mut changes } = list;
+        let IncompleteList { names, mut changes } = list;
         changes.push(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await;
     }

@@ -57,14 +57,14 @@ pub fn parse(
     context: &mut Context<'_>,
 ) -> Result<Manifest, Box<Diagnostic>> {
     let syntax_error = |error: SyntaxError| Box::new(error.in_file(file));
-    let mut reader = Reader { file, context, manifest: Manifest::default(), unlisted: 0 };
+    let mut reader = ManifestReader { file, context, manifest: Manifest::default(), unlisted: 0 };
     for document in spanned_yaml::documents(bytes).map_err(syntax_error)? {
         reader.document(&document.map_err(syntax_error)?, None);
     }
     Ok(reader.finish())
 }
 
-struct Reader<'a, 'b> {
+struct ManifestReader<'a, 'b> {
     file: &'a Arc<Path>,
     context: &'a mut Context<'b>,
     manifest: Manifest,
@@ -83,7 +83,7 @@ struct Head<'a> {
     items: Option<&'a RawValue>,
 }
 
-impl Reader<'_, '_> {
+impl ManifestReader<'_, '_> {
     /// Parses a document, or an item of a list.
     fn document(&mut self, document: &Document<'_>, list: Option<Option<Kind>>) {
         if !document.json().starts_with('{') {

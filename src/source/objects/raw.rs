@@ -34,15 +34,15 @@ pub struct Metadata {
     pub deletion_timestamp: Option<Time>,
     #[prost(message, repeated, tag = "11")]
     #[serde(deserialize_with = "entries")]
-    labels: Vec<Entry>,
+    labels: Vec<MapEntry>,
     #[prost(message, repeated, tag = "12")]
     #[serde(deserialize_with = "entries")]
-    annotations: Vec<Entry>,
+    annotations: Vec<MapEntry>,
 }
 
 /// An entry of a map, in bytes: the API server accepts annotations that are not UTF-8.
 #[derive(Message)]
-struct Entry {
+struct MapEntry {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -373,14 +373,14 @@ impl Metadata {
 
 /// Returns the value of a key. Each invalid byte sequence becomes U+FFFD, as it does when the API
 /// server encodes the object as JSON.
-fn value<'a>(entries: &'a [Entry], key: &str) -> Option<Cow<'a, str>> {
+fn value<'a>(entries: &'a [MapEntry], key: &str) -> Option<Cow<'a, str>> {
     let entry = entries.iter().rfind(|entry| entry.key == key.as_bytes())?;
     Some(String::from_utf8_lossy(&entry.value))
 }
 
-fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
+fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MapEntry>, D::Error> {
     let map = BTreeMap::<String, Option<String>>::deserialize(deserializer)?;
-    let entry = |(key, value): (String, Option<String>)| Entry {
+    let entry = |(key, value): (String, Option<String>)| MapEntry {
         key: key.into(),
         value: value.unwrap_or_default().into(),
     };

@@ -3,12 +3,12 @@
 use serde_json::value::RawValue;
 
 use super::document::{Document, SyntaxError, newlines, parts};
-use super::reader::Reader;
+use super::reader::YamlReader;
 
 /// Parses the documents of a text leniently: of duplicate keys the last one counts, and the others are
 /// returned as errors. The text after the first document may be invalid, which is returned as an error, too.
 pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Document<'_>>, Vec<SyntaxError>), SyntaxError> {
-    let mut reader = Reader::new(text(bytes)?);
+    let mut reader = YamlReader::new(text(bytes)?);
     reader.overridden = Some(Vec::new());
     let mut documents = Vec::new();
     let mut invalid = None;
@@ -33,7 +33,7 @@ pub fn documents(
 ) -> Result<impl Iterator<Item = Result<Document<'_>, SyntaxError>>, SyntaxError> {
     let text = text(bytes)?;
     let json = of_json(text);
-    let yaml = json.is_none().then(|| Reader::new(text));
+    let yaml = json.is_none().then(|| YamlReader::new(text));
     Ok(json.into_iter().flatten().map(Ok).chain(yaml.into_iter().flatten()))
 }
 

@@ -26,7 +26,7 @@ const COPY_ALWAYS: usize = 1024 * 1024;
 const COPY_PER_BYTE: usize = 10;
 
 /// A reader of the documents in a text.
-pub(super) struct Reader<'a> {
+pub(super) struct YamlReader<'a> {
     events: Parser<'a, StrInput<'a>>,
     failed: bool,
     /// The document so far.
@@ -47,13 +47,13 @@ type Entries<'j> = BTreeMap<String, &'j RawValue>;
 /// The keys of a mapping so far: the line of each, and whether it is from `<<`.
 type Keys<'a> = HashMap<Cow<'a, str>, (u32, bool)>;
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(text: &'a str) -> Reader<'a> {
+impl<'a> YamlReader<'a> {
+    pub(super) fn new(text: &'a str) -> YamlReader<'a> {
         let mut options = Options::default();
         options.flow_nesting_limit = NESTING_LIMIT;
         options.block_nesting_limit = NESTING_LIMIT;
         options.set_emit_comments(false);
-        Reader {
+        YamlReader {
             events: Parser::new_from_str_with_options(text, options),
             failed: false,
             json: Vec::new(),
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'a> Iterator for Reader<'a> {
+impl<'a> Iterator for YamlReader<'a> {
     type Item = Result<Document<'a>, SyntaxError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -91,7 +91,7 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-impl<'a> Reader<'a> {
+impl<'a> YamlReader<'a> {
     /// Returns the next document that is not empty.
     fn document(&mut self) -> Result<Option<Document<'a>>, SyntaxError> {
         while let Some((event, span)) = self.event()? {
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Writes the entries of the mapping that comes next, or of a list of mappings. The first mapping of a
-    /// list takes precedence, so it comes last. Returns true as for [`Reader::write_key`].
+    /// list takes precedence, so it comes last. Returns true as for [`YamlReader::write_key`].
     fn merge(&mut self, keys: &mut Keys<'a>) -> Result<bool, SyntaxError> {
         let start = self.json.len();
         let Some((event, span)) = self.event()? else { return Ok(false) };

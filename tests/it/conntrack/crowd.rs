@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use nfnetlink::conntrack::{self, Tuple};
-use shunt::flows::{Conntrack, Report, Sweep};
+use shunt::flows::{Conntrack, Sweep, SweepReport};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{self, Flows, FrontendKey};
 use shunt_testbed::Netns;
@@ -30,7 +30,7 @@ fn serving(backends: &[&str]) -> plan::Flow {
 }
 
 /// Sweeps one family in a namespace, over a new socket.
-fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<Report> {
+fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<SweepReport> {
     ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep, &mut |_| false)?))
 }
 
@@ -156,7 +156,7 @@ fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
     let mut crowd = Crowd::new()?;
     crowd.gather(4_000)?;
     let all = Crowd::sweep(0);
-    let reports: Vec<Report> = std::thread::scope(|scope| {
+    let reports: Vec<SweepReport> = std::thread::scope(|scope| {
         let sweepers = [(); 4].map(|()| scope.spawn(|| sweep(&crowd.ns, Family::V4, &all)));
         sweepers.into_iter().map(|sweeper| sweeper.join().expect("no panic")).collect::<Result<_>>()
     })

@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::commands::args::Destination;
-use shunt::commands::explain::{Explanation, Facts, Subject, Verdict, explain, first_packet};
+use shunt::commands::explain::{Explanation, PacketFacts, Subject, Verdict, explain, first_packet};
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt_core::explain::{Code, Walk, walk};
 use shunt_core::model::{
@@ -416,7 +416,7 @@ impl Objects {
                 };
                 let way = walk(&packet, tables)?;
                 let mark = context.options.masquerade_mark();
-                let mut facts = Facts::gather(&packet, &way, mark, tables);
+                let mut facts = PacketFacts::gather(&packet, &way, mark, tables);
                 // The receivers answer nothing.
                 facts.endpoints.iter_mut().for_each(|it| it.waiting = 0);
                 explanations.push((explain(&packet, &subject, Some(&way), &facts), way));

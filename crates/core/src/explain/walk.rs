@@ -252,9 +252,9 @@ pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error
         (Some(frontend), _) if !choices.is_empty() => {
             End::Translated { choices, pools, frontend, lost }
         }
-        (_, Flow::End(end)) => end,
-        (_, Flow::Continue) => End::Untouched,
-        (_, Flow::NoChain) => End::NoTable,
+        (_, ChainEnd::End(end)) => end,
+        (_, ChainEnd::Continue) => End::Untouched,
+        (_, ChainEnd::NoChain) => End::NoTable,
     };
     if let End::Translated { choices, .. } = &mut end {
         for choice in choices {
@@ -295,7 +295,7 @@ struct Walker<'a, T> {
     lost: f64,
 }
 
-enum Flow {
+enum ChainEnd {
     /// The way ends.
     End(End),
     /// The chain ends, and the caller continues.
@@ -311,7 +311,7 @@ enum Step {
     /// The next rule follows: the statement does not match.
     NextRule,
     /// The rest of the chain is skipped.
-    Leave(Flow),
+    Leave(ChainEnd),
 }
 
 /// Returns true for a match of the packet's origin.
@@ -338,14 +338,14 @@ impl<'a, T: Tables> Walker<'a, T> {
         }
     }
 
-    fn chain(&mut self, name: ChainName, depth: usize) -> Result<Flow, T::Error> {
+    fn chain(&mut self, name: ChainName, depth: usize) -> Result<ChainEnd, T::Error> {
         if depth > MAX_DEPTH {
-            return Ok(Flow::End(End::Foreign(name)));
+            return Ok(ChainEnd::End(End::Foreign(name)));
         }
-        let Some(rules) = self.tables.rules(name)? else { return Ok(Flow::NoChain) };
+        let Some(rules) = self.tables.rules(name)? else { return Ok(ChainEnd::NoChain) };
         for line in &rules {
             let Line::Rule(rule) = line else {
-                return Ok(Flow::End(End::Foreign(name)));
+                return Ok(ChainEnd::End(End::Foreign(name)));
             };
             for statement in &rule.statements {
                 match self.statement(statement, rule, name, depth)? {
@@ -355,7 +355,7 @@ impl<'a, T: Tables> Walker<'a, T> {
                 }
             }
         }
-        Ok(Flow::Continue)
+        Ok(ChainEnd::Continue)
     }
 
     fn statement(
@@ -396,8 +396,8 @@ impl<'a, T: Tables> Walker<'a, T> {
             }
             Statement::Dispatch(set) => match self.look_up(*set)? {
                 Some(Match::Value(Value::Goto(target))) => Step::Leave(self.go(target, depth)?),
-                Some(Match::Value(Value::Drop)) => Step::Leave(Flow::End(End::Dropped(chain))),
-                Some(_) => Step::Leave(Flow::End(End::Foreign(chain))),
+                Some(Match::Value(Value::Drop)) => Step::Leave(ChainEnd::End(End::Dropped(chain))),
+                Some(_) => Step::Leave(ChainEnd::End(End::Foreign(chain))),
                 None => Step::NextRule,
             },
             Statement::Balance(pools, balancing, count) => {
@@ -417,8 +417,8 @@ impl<'a, T: Tables> Walker<'a, T> {
             }
             Statement::ClearMark(_) => Step::Next,
             Statement::Jump(target) => match self.chain(*target, depth + 1)? {
-                Flow::End(end) => Step::Leave(Flow::End(end)),
-                Flow::Continue | Flow::NoChain => Step::Next,
+                ChainEnd::End(end) => Step::Leave(ChainEnd::End(end)),
+                ChainEnd::Continue | ChainEnd::NoChain => Step::Next,
             },
             Statement::Goto(target) => Step::Leave(self.go(*target, depth)?),
             // The chains of affinity only store; they are not walked.
@@ -429,20 +429,20 @@ impl<'a, T: Tables> Walker<'a, T> {
             Statement::SetTimeouts(_) => Step::Next,
             Statement::Masquerade => {
                 self.masquerades = true;
-                Step::Leave(Flow::Continue)
+                Step::Leave(ChainEnd::Continue)
             }
-            Statement::Reject => Step::Leave(Flow::End(End::Rejected(chain))),
-            Statement::Drop => Step::Leave(Flow::End(End::Dropped(chain))),
-            Statement::Return => Step::Leave(Flow::Continue),
+            Statement::Reject => Step::Leave(ChainEnd::End(End::Rejected(chain))),
+            Statement::Drop => Step::Leave(ChainEnd::End(End::Dropped(chain))),
+            Statement::Return => Step::Leave(ChainEnd::Continue),
         })
     }
 }
 
 impl<T: Tables> Walker<'_, T> {
-    fn go(&mut self, target: ChainName, depth: usize) -> Result<Flow, T::Error> {
+    fn go(&mut self, target: ChainName, depth: usize) -> Result<ChainEnd, T::Error> {
         // The kernel refuses a verdict without its chain; a listing between two changes may lack it.
         Ok(match self.chain(target, depth + 1)? {
-            Flow::NoChain => Flow::Continue,
+            ChainEnd::NoChain => ChainEnd::Continue,
             flow => flow,
         })
     }
@@ -489,7 +489,7 @@ impl<T: Tables> Walker<'_, T> {
         let Some(backend) = found else { return Ok(Step::NextRule) };
         self.choices = vec![Choice::of(backend, 1.0)];
         (self.frontend, self.lost) = (Some(frontend), 0.0);
-        Ok(Step::Leave(Flow::End(End::Untouched)))
+        Ok(Step::Leave(ChainEnd::End(End::Untouched)))
     }
 
     fn balance(
@@ -528,7 +528,7 @@ impl<T: Tables> Walker<'_, T> {
         (self.frontend, self.pools) = (Some(frontend), Some(pools));
         self.lost = each * f64::from(missed);
         Ok(match missed {
-            0 => Step::Leave(Flow::End(End::Untouched)),
+            0 => Step::Leave(ChainEnd::End(End::Untouched)),
             _ => Step::NextRule,
         })
     }

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 pub use connection::{Connection, Destination, Tuple, Usage};
 
 use crate::message::put_netfilter_header;
-use crate::socket::{Bus, Request, Socket};
+use crate::socket::{Bus, NetlinkSocket, Request};
 use crate::{Error, Family};
 
 use connection::put_tuple;
@@ -23,7 +23,7 @@ const BATCH: usize = 128;
 /// A netlink socket to connection tracking.
 #[derive(Debug)]
 pub struct Conntrack {
-    socket: Socket,
+    socket: NetlinkSocket,
 }
 
 impl Conntrack {
@@ -32,7 +32,7 @@ impl Conntrack {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Conntrack, Error> {
-        Ok(Conntrack { socket: Socket::open(Bus::Netfilter)? })
+        Ok(Conntrack { socket: NetlinkSocket::open(Bus::Netfilter)? })
     }
 
     /// Looks up the connection of the default zone whose first packet had these addresses and

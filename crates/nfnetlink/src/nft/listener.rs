@@ -17,7 +17,7 @@ pub struct Writer {
 /// network namespace, element commits in all of them take 10 to 20 times as long.
 #[derive(Debug)]
 pub struct Listener {
-    socket: socket::Socket,
+    socket: socket::NetlinkSocket,
     /// The id of this process, in the same view.
     own_pid: u32,
 }
@@ -30,7 +30,7 @@ impl Listener {
     pub fn open() -> Result<Listener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTABLES - 1);
         let own_pid = Socket::open()?.generation()?.pid;
-        let socket = socket::Socket::bind(Bus::Netfilter, 0, GROUPS)?;
+        let socket = socket::NetlinkSocket::bind(Bus::Netfilter, 0, GROUPS)?;
         Ok(Listener { socket, own_pid })
     }
 

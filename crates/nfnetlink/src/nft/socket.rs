@@ -29,8 +29,8 @@ const KEYS: usize = 32;
 /// tables, so it never dumps: that is for the other socket.
 #[derive(Debug)]
 pub struct Socket {
-    pub(super) connection: socket::Socket,
-    pub(super) dumps: socket::Socket,
+    pub(super) connection: socket::NetlinkSocket,
+    pub(super) dumps: socket::NetlinkSocket,
 }
 
 impl Socket {
@@ -39,8 +39,8 @@ impl Socket {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Socket, Error> {
-        let open = || -> Result<socket::Socket, Error> {
-            let socket = socket::Socket::open(Bus::Netfilter)?;
+        let open = || -> Result<socket::NetlinkSocket, Error> {
+            let socket = socket::NetlinkSocket::open(Bus::Netfilter)?;
             socket.raise_receive_buffer(RECEIVE_BUFFER);
             Ok(socket)
         };

@@ -184,7 +184,7 @@ impl TraceEvent {
 /// A listener to the traces of a network namespace. It does not subscribe to changes of the rules
 /// (`NFNLGRP_NFTABLES`), which would slow down all commits.
 #[derive(Debug)]
-pub struct TraceListener(socket::Socket);
+pub struct TraceListener(socket::NetlinkSocket);
 
 impl TraceListener {
     /// Subscribes in the network namespace of this thread.
@@ -193,7 +193,7 @@ impl TraceListener {
     /// If the kernel refuses the subscription.
     pub fn open() -> Result<TraceListener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTRACE - 1);
-        let socket = socket::Socket::bind(Bus::Netfilter, 0, GROUPS)?;
+        let socket = socket::NetlinkSocket::bind(Bus::Netfilter, 0, GROUPS)?;
         socket.raise_receive_buffer(RECEIVE_BUFFER);
         Ok(TraceListener(socket))
     }

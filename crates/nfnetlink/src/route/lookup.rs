@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::Error;
 use crate::attr::{self, Attrs, put};
 use crate::message::Message;
-use crate::socket::{Bus, Request, Socket};
+use crate::socket::{Bus, NetlinkSocket, Request};
 
 /// The size of `struct rtmsg`, and the offset of `rtm_type`.
 const ROUTE_HEADER: usize = 12;
@@ -120,7 +120,7 @@ fn look_up<T>(
     let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
     let mut found = None;
     let take = |message: Message<'_>| found = parse(message);
-    match Socket::open(Bus::Route)?.request(ask, |body| query.put(body, flags), take) {
+    match NetlinkSocket::open(Bus::Route)?.request(ask, |body| query.put(body, flags), take) {
         Err(Error::Request { errno, .. }) if is_decision(errno) => Ok(Err(errno)),
         Err(error) => Err(error),
         Ok(()) => found.map(Ok).ok_or(Error::Malformed("a route without its header")),

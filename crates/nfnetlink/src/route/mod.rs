@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::attr::put_text;
 use crate::message::Message;
-use crate::socket::{Bus, Request, Socket};
+use crate::socket::{Bus, NetlinkSocket, Request};
 use crate::{Error, attr};
 
 pub use link::{Link, links};
@@ -33,7 +33,7 @@ const LINK_HEADER: usize = 16;
 
 /// A subscription to changes of interface addresses (`RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`).
 #[derive(Debug)]
-pub struct AddressEvents(Socket);
+pub struct AddressEvents(NetlinkSocket);
 
 impl AddressEvents {
     /// Subscribes to the changes in the network namespace of this thread.
@@ -42,7 +42,7 @@ impl AddressEvents {
     /// [`Error::Open`] if the kernel refuses the socket or the subscription.
     pub fn follow() -> Result<AddressEvents, Error> {
         let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-        Ok(AddressEvents(Socket::bind(Bus::Route, 0, groups as u32)?))
+        Ok(AddressEvents(NetlinkSocket::bind(Bus::Route, 0, groups as u32)?))
     }
 
     /// Discards all events that have arrived, without waiting. The descriptor is readable when there
@@ -79,7 +79,7 @@ fn list<T>(
     parse: impl Fn(Message<'_>) -> Option<T>,
 ) -> Result<Vec<T>, Error> {
     let body = |body: &mut Vec<u8>| body.extend_from_slice(header);
-    Socket::open(Bus::Route)?.list(Request::dump(name, kind), body, parse)
+    NetlinkSocket::open(Bus::Route)?.list(Request::dump(name, kind), body, parse)
 }
 
 /// Reads the address of the interface itself; on a point-to-point link `IFA_ADDRESS` is the peer's.
@@ -114,5 +114,5 @@ pub fn delete_link(name: &str) -> Result<(), Error> {
         body.extend_from_slice(&[0; LINK_HEADER]);
         put_text(body, libc::IFLA_IFNAME, name);
     };
-    Socket::open(Bus::Route)?.request(delete, body, |_| {})
+    NetlinkSocket::open(Bus::Route)?.request(delete, body, |_| {})
 }

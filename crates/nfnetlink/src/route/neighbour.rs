@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::lookup::put_ip;
 use crate::message::Message;
-use crate::socket::{Bus, Request, Socket};
+use crate::socket::{Bus, NetlinkSocket, Request};
 use crate::{Error, Family};
 
 /// The offset of the state in `struct ndmsg`.
@@ -59,7 +59,7 @@ impl NeighbourState {
 pub fn neighbour(address: IpAddr, interface: u32) -> Result<Option<NeighbourState>, Error> {
     let ask = Request { name: "look up the neighbour", kind: libc::RTM_GETNEIGH, flags: 0 };
     let mut state = None;
-    let answer = Socket::open(Bus::Route)?.request(
+    let answer = NetlinkSocket::open(Bus::Route)?.request(
         ask,
         |body| put_query(body, address, interface),
         |message| state = state_of(&message),

@@ -49,7 +49,7 @@ fn parse(line: &str, bus: Bus) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::Socket;
+    use crate::socket::NetlinkSocket;
 
     #[test]
     fn lines_of_the_kernel_are_understood() {
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn port_numbers_are_given_once() -> Result<(), Box<dyn std::error::Error>> {
-        let first = Socket::open(Bus::Generic)?;
-        let second = Socket::bind(Bus::Generic, first.port(), 0);
+        let first = NetlinkSocket::open(Bus::Generic)?;
+        let second = NetlinkSocket::bind(Bus::Generic, first.port(), 0);
         let error = io::Error::from(second.expect_err("the number is taken"));
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(sockets(Bus::Generic)?.get(&first.port()), Some(&0));

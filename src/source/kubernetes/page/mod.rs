@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::body::Received;
 use super::client::REQUEST_TIMEOUT;
 use super::content_type::ContentType;
-use super::failure::Failure;
+use super::failure::RequestFailure;
 use super::messages::{MAGIC, decode, garbage, not_an_object};
 use crate::source::objects::Encoded;
 
@@ -46,7 +46,7 @@ pub(super) struct ListMetadata {
 pub(super) async fn read(
     answer: Response<Body>,
     take: impl FnMut(&Encoded<'_>),
-) -> Result<ListMetadata, Failure> {
+) -> Result<ListMetadata, RequestFailure> {
     let received = Received::new(answer, REQUEST_TIMEOUT);
     match received.content_type {
         ContentType::Json => read_json(received, take).await,
@@ -58,7 +58,7 @@ pub(super) async fn read(
 async fn read_json(
     mut received: Received,
     mut take: impl FnMut(&Encoded<'_>),
-) -> Result<ListMetadata, Failure> {
+) -> Result<ListMetadata, RequestFailure> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(default)]
@@ -88,8 +88,8 @@ async fn read_json(
 async fn read_protobuf(
     mut received: Received,
     mut take: impl FnMut(&Encoded<'_>),
-) -> Result<ListMetadata, Failure> {
-    let incomplete = || Failure::Encoding("an incomplete list".to_owned());
+) -> Result<ListMetadata, RequestFailure> {
+    let incomplete = || RequestFailure::Encoding("an incomplete list".to_owned());
     let mut metadata = ListMetadata::default();
     if !received.has(MAGIC.len()).await? {
         return Err(incomplete());
@@ -100,7 +100,7 @@ async fn read_protobuf(
     received.buffer.advance(MAGIC.len());
     // The number of bytes of the list that are still to come.
     let mut left = 0;
-    while let Some(field) = Field::read(&mut received).await? {
+    while let Some(field) = FieldHead::read(&mut received).await? {
         if left == 0 && field.number == RAW {
             received.buffer.advance(field.head);
             left = field.value;
@@ -108,9 +108,9 @@ async fn read_protobuf(
         }
         let is_of_list = left > 0;
         if is_of_list {
-            left = left
-                .checked_sub(field.length())
-                .ok_or_else(|| Failure::Encoding("an item longer than its list".to_owned()))?;
+            left = left.checked_sub(field.length()).ok_or_else(|| {
+                RequestFailure::Encoding("an item longer than its list".to_owned())
+            })?;
         }
         let value = field.value(&mut received).await?.ok_or_else(incomplete)?;
         match field.number {
@@ -123,13 +123,13 @@ async fn read_protobuf(
         return Err(incomplete());
     }
     match metadata.version.is_empty() {
-        true => Err(Failure::Encoding("a list without a resourceVersion".to_owned())),
+        true => Err(RequestFailure::Encoding("a list without a resourceVersion".to_owned())),
         false => Ok(metadata),
     }
 }
 
 /// The head of a field in protobuf.
-struct Field {
+struct FieldHead {
     number: u32,
     /// The number of bytes of the head.
     head: usize,
@@ -137,23 +137,23 @@ struct Field {
     value: usize,
 }
 
-impl Field {
+impl FieldHead {
     /// Reads the head of the next field. Returns `None` at the end of the body.
-    async fn read(received: &mut Received) -> Result<Option<Field>, Failure> {
+    async fn read(received: &mut Received) -> Result<Option<FieldHead>, RequestFailure> {
         loop {
-            match Field::parse(&received.buffer) {
+            match FieldHead::parse(&received.buffer) {
                 Ok(field) => return Ok(Some(field)),
                 Err(error) if received.buffer.len() >= MAX_HEAD_BYTES => {
-                    return Err(Failure::Encoding(format!("a list: {error}")));
+                    return Err(RequestFailure::Encoding(format!("a list: {error}")));
                 }
                 Err(_) if received.more().await? => {}
                 Err(_) if received.buffer.is_empty() => return Ok(None),
-                Err(_) => return Err(Failure::Encoding("an incomplete list".to_owned())),
+                Err(_) => return Err(RequestFailure::Encoding("an incomplete list".to_owned())),
             }
         }
     }
 
-    fn parse(buffer: &[u8]) -> Result<Field, prost::DecodeError> {
+    fn parse(buffer: &[u8]) -> Result<FieldHead, prost::DecodeError> {
         let mut rest = buffer;
         let (number, wire_type) = decode_key(&mut rest)?;
         let value = match wire_type {
@@ -165,7 +165,7 @@ impl Field {
             WireType::StartGroup | WireType::EndGroup => 0,
         };
         let value = usize::try_from(value).unwrap_or(usize::MAX / 2);
-        Ok(Field { number, head: buffer.len() - rest.len(), value })
+        Ok(FieldHead { number, head: buffer.len() - rest.len(), value })
     }
 
     /// The number of bytes of head and value.
@@ -174,7 +174,7 @@ impl Field {
     }
 
     /// Takes the whole field from the buffer and returns its value; `None` if the body ends before.
-    async fn value(&self, received: &mut Received) -> Result<Option<Bytes>, Failure> {
+    async fn value(&self, received: &mut Received) -> Result<Option<Bytes>, RequestFailure> {
         if !received.has(self.length()).await? {
             return Ok(None);
         }

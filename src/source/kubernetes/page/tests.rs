@@ -14,7 +14,7 @@ use super::*;
 async fn read_parts<'a>(
     content_type: ContentType,
     parts: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(Vec<Vec<u8>>, ListMetadata), Failure> {
+) -> Result<(Vec<Vec<u8>>, ListMetadata), RequestFailure> {
     let mut answer = Response::new(Parts::ending(parts));
     answer.headers_mut().insert(CONTENT_TYPE, content_type.as_str().parse().unwrap());
     let mut answer = Some(answer);
@@ -65,12 +65,15 @@ async fn invalid_json_page_is_a_failure_with_an_excerpt() {
         (r#"{"metadata":{"resourceVersion":"1"},"items":[{}"#, "EOF while parsing"),
     ] {
         let read = read_parts(ContentType::Json, once(page.as_bytes())).await;
-        let Err(Failure::Garbage(reason)) = read else { panic!("{page}") };
+        let Err(RequestFailure::Garbage(reason)) = read else { panic!("{page}") };
         assert!(reason.contains(expected), "{reason}");
         assert!(reason.len() < 300, "{reason}");
     }
     let invalid = [br#"{"items":["#.as_slice(), b"\"\xff\"", b"]}"];
-    assert!(matches!(read_parts(ContentType::Json, invalid).await, Err(Failure::Garbage(_))));
+    assert!(matches!(
+        read_parts(ContentType::Json, invalid).await,
+        Err(RequestFailure::Garbage(_))
+    ));
 }
 
 #[tokio::test]
@@ -134,7 +137,7 @@ async fn invalid_protobuf_page_is_a_failure() {
         (envelope(b"\x0a\x02\x10\x01"), "the metadata of a list"),
     ] {
         let read = read_parts(ContentType::Protobuf, once(&*page)).await;
-        let Err(Failure::Encoding(reason)) = read else { panic!("{page:?}: {read:?}") };
+        let Err(RequestFailure::Encoding(reason)) = read else { panic!("{page:?}: {read:?}") };
         assert!(reason.contains(expected), "{reason}");
     }
 }

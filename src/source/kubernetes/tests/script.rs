@@ -19,7 +19,7 @@ use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
 use crate::source::kubernetes::client::Connection;
-use crate::source::kubernetes::{Incident, Source};
+use crate::source::kubernetes::{ApiSource, Incident};
 
 /// What happens after the last line of an answer.
 #[derive(Clone, Copy)]
@@ -345,7 +345,7 @@ impl Script {
         let script = self.clone();
         let connection = Connection::new(move || Ok(script.client())).unwrap();
         let script = self.clone();
-        let source = Source::with(connection, "n", move |incident| {
+        let source = ApiSource::with(connection, "n", move |incident| {
             if let Incident::Restarted(kind) = incident {
                 script.restarts.lock().unwrap().push(kind.resource());
             }
