@@ -5,6 +5,7 @@
 
 mod budget;
 mod licences;
+mod names;
 mod text;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use crate::command::{command, repository, stdout};
 pub(crate) fn run() -> Result<()> {
     let mut violations = Vec::new();
     let mut files = 0;
-    let mut rooms = BTreeMap::new();
+    let (mut rooms, mut types) = (BTreeMap::new(), names::Types::new());
     for path in &tracked_files()? {
         let Some(text) = read_text(path)? else {
             continue;
@@ -26,8 +27,10 @@ pub(crate) fn run() -> Result<()> {
         files += 1;
         violations.extend(text::check(path, &text));
         budget::add(&mut rooms, path, &text)?;
+        names::add(&mut types, path, &text);
     }
     violations.extend(budget::check(&read("budget.toml")?, &rooms)?);
+    violations.extend(names::check(&types));
     let dependencies = licences::dependencies()?;
     violations.extend(licences::check(&dependencies, &read("deny.toml")?)?);
 
