@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let (names, options): (Vec<String>, Vec<String>) =
         env::args().skip(1).partition(|argument| !argument.starts_with('-'));
     let mut arguments = Arguments::from_iter(iter::once("scenarios".to_owned()).chain(options));
-    arguments.test_threads.get_or_insert(8);
+    arguments.test_threads.get_or_insert(16);
     let mut trials = match trials() {
         Ok(trials) => trials,
         Err(error) => {
