@@ -2,10 +2,10 @@
 //! kernel's events.
 //!
 //! ```
-//! use nfnetlink::socket::{Bus, Request, Socket};
+//! use nfnetlink::socket::{Bus, Request, NetlinkSocket};
 //!
 //! let list = Request::dump("list interfaces", libc::RTM_GETLINK);
-//! let mut socket = Socket::open(Bus::Route)?;
+//! let mut socket = NetlinkSocket::open(Bus::Route)?;
 //! // The body begins with `struct ifinfomsg`, and so does each answer.
 //! let names = socket.list(list, |body| body.extend([0; 16]), |message| {
 //!     let name = message.attrs_behind(16).find(libc::IFLA_IFNAME)?;
