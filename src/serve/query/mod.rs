@@ -37,7 +37,7 @@ pub struct Objects {
     pub status: AgentStatus,
     /// The options of the plan.
     pub options: Options,
-    /// That of the snapshot.
+    /// The number of successful syncs that brought changes (see `Snapshot`).
     pub revision: u64,
     /// The changes that rebuild the objects in an empty store.
     pub changes: Vec<Change>,

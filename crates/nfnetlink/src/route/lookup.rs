@@ -79,7 +79,7 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-/// The kind of a route (`RTN_*`). Those that drop a packet are [`RouteAnswer::Refused`].
+/// What becomes of a packet on a route (`RTN_*`). Those that drop it are [`RouteAnswer::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// To a neighbour or a router.
