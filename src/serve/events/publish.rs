@@ -367,17 +367,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_of_thousands_of_nodes_make_one_event_about_a_service() {
+    async fn a_few_of_a_thousand_nodes_make_one_event_about_a_service() {
         let server = Arc::new(Server::default());
-        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
+        let nodes: HashSet<Arc<str>> = (0..1000).map(|n| format!("node-{n}").into()).collect();
         for node in &nodes {
             let told = [starting(), conflict("web"), conflict("other")];
             publish_from(&server, node, &nodes, told).await;
         }
         assert_eq!(server.regarding("Service").len(), 2, "one for each Service");
-        assert_eq!(server.regarding("Node").len(), 5000, "one for each node");
+        assert_eq!(server.regarding("Node").len(), 1000, "one for each node");
         // Five nodes ask for the uid and send the Event. A 409 is an answer, and not tried again.
-        assert_eq!(*server.requests.lock().unwrap(), 5000 + 2 * 5);
+        assert_eq!(*server.requests.lock().unwrap(), 1000 + 2 * 5);
         assert_eq!(*server.uids.lock().unwrap(), 2 * 5);
     }
 

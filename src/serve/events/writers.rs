@@ -54,8 +54,8 @@ mod tests {
     }
 
     #[test]
-    fn five_of_5_000_nodes_are_writers() {
-        let nodes = nodes(5000);
+    fn five_of_a_thousand_nodes_are_writers() {
+        let nodes = nodes(1000);
         let mut events = BTreeMap::<Arc<str>, usize>::new();
         for service in 0..20 {
             let writers = writers(&nodes, &conflict(&format!("web-{service}")));

@@ -29,8 +29,8 @@ fn any_sequence_of_changes_ends_as_a_fresh_start_does() -> Result<()> {
 }
 
 fn half_of_them(seed: u64) -> Result<()> {
-    // PROPTEST_CASES says how many there are; 256 without it.
-    let cases = Config::default().cases.div_ceil(2);
+    // Half of PROPTEST_CASES altogether, 128 without it: the longer sequences are those of the fake.
+    let cases = Config::default().cases.div_ceil(4);
     let rng_seed = RngSeed::Fixed(seed);
     let config = Config { cases, failure_persistence: None, rng_seed, ..Config::default() };
     let check = |rounds: Vec<Vec<Change>>| -> Result<()> {

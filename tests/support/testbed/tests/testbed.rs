@@ -50,10 +50,11 @@ fn a_failed_expectation_explains_itself() -> Result<()> {
     failure(|| drop(to(81).reaches(&["pod-3"]).source_preserved()))?;
     failure(|| drop(to(83).reaches(&["pod-1"])))?;
     failure(|| to(83).dropped())?;
-    let silent = || lab.from(&lab.client).udp("10.96.0.10:84");
+    let moment = Duration::from_millis(50);
+    let silent = || lab.from(&lab.client).udp("10.96.0.10:84").within(moment);
     failure(|| silent().refused())?;
     failure(|| silent().unhandled())?;
-    let late = failure(|| to(80).within(Duration::from_millis(50)).refused())?;
+    let late = failure(|| to(80).within(moment).refused())?;
     assert!(late.contains("of trying"), "{late}");
 
     // Of no packet at all, anything would be true.
