@@ -192,7 +192,6 @@ fn services(node_context: &NodeContext, family: Family) -> Vec<Rule> {
 }
 
 fn external(node_context: &NodeContext, family: Family) -> Vec<Rule> {
-    let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let mut rules = vec![because(
         "loadBalancerSourceRanges",
         [
@@ -201,17 +200,24 @@ fn external(node_context: &NodeContext, family: Family) -> Vec<Rule> {
             Statement::Drop,
         ],
     )];
+    rules.push(cluster_policy(node_context, Set::MasqueradeServices, Set::ServiceIps));
     rules.extend(short_circuit(node_context, family, Set::ShortCircuit));
-    rules.push(rule([Statement::InSet(Set::MasqueradeServices, Is::So), mark]));
     rules
 }
 
 fn nodeports(node_context: &NodeContext, family: Family) -> Vec<Rule> {
-    let mark = Statement::SetMark(node_context.options.masquerade_mark());
-    let mut rules = short_circuit(node_context, family, Set::ShortCircuitNodeports);
-    rules.push(rule([Statement::InSet(Set::MasqueradeNodeports, Is::So), mark]));
-    rules.push(rule([Statement::Dispatch(Set::ServiceNodeports)]));
+    let (masquerade, services) = (Set::MasqueradeNodeports, Set::ServiceNodeports);
+    let mut rules = vec![cluster_policy(node_context, masquerade, services)];
+    rules.extend(short_circuit(node_context, family, Set::ShortCircuitNodeports));
+    rules.push(rule([Statement::Dispatch(services)]));
     rules
+}
+
+/// Returns the rule of policy Cluster. It comes before those of policy Local, since it needs neither
+/// the source of the packet nor a lookup of a route.
+fn cluster_policy(node_context: &NodeContext, masquerade: Set, services: Set) -> Rule {
+    let mark = Statement::SetMark(node_context.options.masquerade_mark());
+    rule([Statement::InSet(masquerade, Is::So), mark, Statement::Dispatch(services)])
 }
 
 /// Returns the short-circuit rules of policy Local: local pods and the node itself reach all
