@@ -106,9 +106,10 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         }
         Statement::Protocol(protocol) => exprs.extend(is_protocol(*protocol)),
         Statement::LateAnswer => {
-            tcp_flags(SYN | RST | ACK, SYN | ACK, exprs);
+            // First what holds for hardly any packet: the node forwards all others, too.
             exprs.push(ct(libc::NFT_CT_STATE));
             exprs.extend(any_bit(CT_INVALID));
+            tcp_flags(SYN | RST | ACK, SYN | ACK, exprs);
         }
         Statement::SetTimeouts(timeouts) => {
             tcp_flags(FIN | SYN | RST | ACK, SYN, exprs);

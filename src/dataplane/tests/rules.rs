@@ -68,7 +68,7 @@ const TEXTS: [&str; 16] = [
     "meta l4proto sctp update @affinity { ip saddr . ct original ip daddr . meta l4proto \
      . ct original proto-dst timeout 1d2h3m4s : ip daddr . th dport }",
     "meta l4proto tcp tcp flags & (fin|syn|rst|ack) == syn ct timeout set \"tcp-ca810283\"",
-    "meta l4proto tcp tcp flags & (syn|rst|ack) == syn|ack ct state invalid drop",
+    "ct state invalid meta l4proto tcp tcp flags & (syn|rst|ack) == syn|ack drop",
     "meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff \
      masquerade fully-random",
 ];
