@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Once;
 
 use hyper::Uri;
+use hyper::http::uri::Authority;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 
 /// A proxy. Shown without its credentials.
@@ -22,12 +23,24 @@ impl fmt::Display for HttpProxy {
 impl HttpProxy {
     /// Returns the proxy at a URL for `server`. `None` for an invalid URL or an unknown scheme.
     pub(super) fn at(url: &str, server: &Uri) -> Option<HttpProxy> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let authority = rest.split(['/', '?', '#']).next()?;
+        // At the last one: hyper-util would take the rest of a password for the host, which is shown.
+        let (user, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let place: Authority = place.parse().ok()?;
+        let port = match place.port_u16() {
+            Some(port) => format!(":{port}"),
+            None if place.host() != place.as_str() => return None,
+            None if scheme.starts_with("socks5") => ":1080".to_owned(),
+            None => String::new(),
+        };
+        let user = match user {
+            "" => String::new(),
+            user => format!("{}@", user.replace('@', "%40")),
+        };
+        let url = format!("{scheme}://{user}{}{port}", place.host());
         let proxy = Matcher::builder().all(url).build().intercept(server)?;
-        let scheme = proxy.uri().scheme_str()?;
-        if scheme.starts_with("socks5") && proxy.uri().port().is_none() {
-            return HttpProxy::at(&format!("{}:1080", url.trim_end_matches('/')), server);
-        }
-        let is_known = !scheme.starts_with("socks4");
+        let is_known = !proxy.uri().scheme_str()?.starts_with("socks4");
         (is_known && !proxy.uri().host()?.is_empty()).then_some(HttpProxy(proxy))
     }
 
@@ -122,16 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_without_a_port_has_that_of_its_scheme() {
+    fn a_url_is_read_as_go_does_and_shown_without_credentials() {
         let server = Uri::from_static("https://10.0.0.1");
         for (url, expected) in [
-            ("socks5://p", "socks5://p:1080"),
-            ("socks5h://user:secret@p/", "socks5h://p:1080"),
-            ("socks5://[fd00::1]", "socks5://[fd00::1]:1080"),
-            ("socks5://p:1", "socks5://p:1"),
+            ("socks5://p", Some("socks5://p:1080")),
+            ("socks5h://user:secret@p/", Some("socks5h://p:1080")),
+            ("socks5://[fd00::1]", Some("socks5://[fd00::1]:1080")),
+            ("socks5://p:1", Some("socks5://p:1")),
+            ("socks5://p/x?y#z", Some("socks5://p:1080")),
+            ("http://me:sec@ret@p:3128/", Some("http://p:3128")),
+            ("http://me:sec/ret@p:3128", None),
+            ("http://:3128", None),
+            ("http://", None),
         ] {
             let proxy = HttpProxy::at(url, &server).map(|it| it.to_string());
-            assert_eq!(proxy.as_deref(), Some(expected), "{url}");
+            assert_eq!(proxy.as_deref(), expected, "{url}");
         }
+        let HttpProxy(proxy) = HttpProxy::at("http://me:p@ss%3F@p", &server).unwrap();
+        assert_eq!(proxy.basic_auth().unwrap(), "Basic bWU6cEBzcz8=", "me:p@ss?");
     }
 }
