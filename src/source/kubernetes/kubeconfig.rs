@@ -127,8 +127,14 @@ impl KubeconfigReader<'_> {
             let reason = "set together with a token; give the user one of the two";
             return Err(self.wrong(&of_user("username"), reason));
         }
-        let tls = cluster.certificate_authority.is_some()
-            || cluster.certificate_authority_data.is_some()
+        let has_authority =
+            cluster.certificate_authority.is_some() || cluster.certificate_authority_data.is_some();
+        if has_authority && cluster.insecure_skip_tls_verify == Some(true) {
+            let reason = "set together with a certificate authority, which it would leave out; remove \
+                          one of the two";
+            return Err(self.wrong(&of_cluster("insecure-skip-tls-verify"), reason));
+        }
+        let tls = has_authority
             || user.client_certificate.is_some()
             || user.client_certificate_data.is_some()
             || cluster.insecure_skip_tls_verify == Some(true);

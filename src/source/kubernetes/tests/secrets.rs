@@ -172,6 +172,11 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
         ),
         ("exec", "{}", "users[0].user.exec: shunt starts no programs"),
         ("proxy-url", "/", "clusters[0].cluster.proxy-url: is not a URL such as http://proxy:3128"),
+        (
+            "insecure-skip-tls-verify",
+            "true",
+            "cluster.insecure-skip-tls-verify: set together with a certificate authority",
+        ),
         ("cluster", "other", ":12: contexts[0].context.cluster: names a cluster that is not in"),
         ("current-context", "z", ":3: current-context: names a context that is not in contexts"),
         ("kind", "Pod", ":2: kind: must be Config"),
