@@ -10,6 +10,9 @@ use tokio::time::Instant;
 use super::failure::RequestFailure;
 use crate::source::objects::Kind;
 
+/// The number of different failures of an outage that are logged: there may be no end of them.
+const MAX_TOLD: usize = 16;
+
 /// A change in how the API server answers.
 #[derive(Debug)]
 pub enum Incident {
@@ -69,7 +72,7 @@ impl ApiStatus {
         let mut troubles = self.troubles();
         let known =
             |(other, trouble): (&Kind, &TroubleSince)| *other == kind || trouble.text == text;
-        if lasting && troubles.told.insert(text.clone()) {
+        if lasting && troubles.told.len() < MAX_TOLD && troubles.told.insert(text.clone()) {
             tracing::warn!("{text}; the rules stay, retrying");
             (self.note)(Incident::Lost(text.clone()));
         } else if lasting || troubles.of.iter().any(known) {

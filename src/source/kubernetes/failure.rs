@@ -154,7 +154,9 @@ pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
 
 /// Returns a message of a server or a library, shortened to a log line.
 fn shortened(text: &str) -> String {
-    // Cuts off the reference to the manual in messages of rustls.
-    let text = text.split(": https://docs.rs").next().unwrap_or_default().trim();
+    // Cuts off the reference to the manual in messages of rustls, and the time, which would make each
+    // message a new one.
+    let end = [": https://docs.rs", ": verification time"].iter().filter_map(|it| text.find(it));
+    let text = text[..end.min().unwrap_or(text.len())].trim();
     text.chars().take(MAX_MESSAGE_CHARS).collect()
 }

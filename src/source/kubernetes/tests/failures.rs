@@ -1,8 +1,12 @@
 //! What is done when the server does not answer as it should.
 
+use std::io;
 use std::time::Duration;
 
 use super::script::{Log, Script, answers, follow};
+use crate::source::kubernetes::api_status::ApiStatus;
+use crate::source::kubernetes::failure::{RequestFailure, innermost};
+use crate::source::objects::Kind;
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_goes_on_where_it_was() {
@@ -76,6 +80,21 @@ async fn an_outage_is_told_once_and_pauses_grow() {
     assert_eq!(log.lines("refuses to list or watch: because (503)").len(), 2);
     assert_eq!(log.lines(" WARN ").len(), 1);
     assert_eq!(log.lines("answers again").len(), 1);
+}
+
+#[test]
+fn an_outage_with_ever_new_reasons_is_told_a_few_times() {
+    let log = Log::collect();
+    let status = ApiStatus::new(|_| ());
+    for n in 0..100 {
+        status.lost(Kind::Service, &RequestFailure::Unreachable(format!("reason {n}")), true);
+    }
+    assert_eq!(log.lines(" WARN ").len(), 16);
+    // rustls says the time.
+    let expired =
+        "invalid peer certificate: certificate expired: verification time 1735689600 (UNIX)";
+    let expired = innermost(&io::Error::other(expired));
+    assert_eq!(expired, "invalid peer certificate: certificate expired");
 }
 
 #[tokio::test(start_paused = true)]
