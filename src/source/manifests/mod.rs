@@ -45,6 +45,9 @@ pub enum Error {
     /// Files have no content that can be read: their problems are logged.
     #[error("cannot use {0} of the files, see the errors above; their objects are unknown")]
     Unusable(usize),
+    /// Stdin can be read, but not watched.
+    #[error("`-` can be read only once; add --once, or give the path of a file or directory")]
+    Stdin,
     /// The files cannot be watched.
     #[error(transparent)]
     Watch(#[from] std::io::Error),

@@ -167,7 +167,7 @@ pub(super) fn is_manifest(name: &OsStr) -> bool {
     suffix && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }
 
-fn is_stdin(path: &Path) -> bool {
+pub(super) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 

@@ -253,6 +253,12 @@ impl Watched {
 }
 
 #[test]
+fn stdin_is_not_watched() {
+    let error = Watcher::new(&["-".into()], "node-1").err().unwrap();
+    assert!(error.to_string().contains("add --once"), "{error}");
+}
+
+#[test]
 fn a_file_that_is_written_under_another_name_is_seen() {
     let elsewhere = tempfile::tempdir().unwrap();
     let target = elsewhere.path().join("real.yaml");

@@ -8,7 +8,7 @@ use shunt_core::model::{Change, ChangeBatch};
 use tokio::task::spawn_blocking;
 
 use super::Error;
-use super::scan::{Scanner, is_manifest};
+use super::scan::{Scanner, is_manifest, is_stdin};
 use crate::source::file_watch::{Paths, Todo};
 use crate::source::objects::Kind;
 
@@ -21,6 +21,9 @@ pub struct Watcher {
 impl Watcher {
     /// Prepares a watcher for these files or directories, without a read.
     pub fn new(paths: &[PathBuf], node_name: &str) -> Result<Watcher, Error> {
+        if paths.iter().any(|path| is_stdin(path)) {
+            return Err(Error::Stdin);
+        }
         let scanner = Scanner::new(paths, node_name)?;
         Ok(Watcher { scanner, paths: Paths::new(paths, is_manifest)? })
     }
