@@ -1,6 +1,8 @@
 //! Collects the problems of an object or a configuration.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::Hash;
 
 use super::{Diagnostic, Severity};
 
@@ -70,17 +72,17 @@ impl Diagnostics {
     }
 
     /// Parses a list without duplicates. Ignores an invalid element, with a warning.
-    pub(crate) fn list<T: PartialEq>(
+    pub(crate) fn list<T: Clone + Eq + Hash>(
         &mut self,
         texts: &[String],
         at: &str,
         parse: fn(&str) -> Result<T, String>,
         effect: &str,
     ) -> Vec<T> {
-        let mut list = Vec::with_capacity(texts.len());
+        let (mut list, mut seen) = (Vec::with_capacity(texts.len()), HashSet::new());
         for (i, text) in texts.iter().enumerate() {
             let value = self.usable(format_args!("{at}[{i}]"), text, parse(text), effect);
-            list.extend(value.filter(|value| !list.contains(value)));
+            list.extend(value.filter(|value| seen.insert(value.clone())));
         }
         list
     }
