@@ -273,6 +273,7 @@ fn keep_running(
         seen: loaded_seen.borrow().content.clone(),
         loaded,
         objects,
+        awaits_source: false,
         commands,
         reports,
         unreadable: None,
@@ -313,7 +314,10 @@ fn keep_running(
             };
             if configuration.reload(occasion) {
                 match follow(&configuration) {
-                    Ok(other) => source = other,
+                    Ok(other) => {
+                        source = other;
+                        configuration.awaits_source = false;
+                    }
                     Err(error) => configuration.refuse(&format_args!(
                         "objects still come from the previous source: {error:#}"
                     )),

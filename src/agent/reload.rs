@@ -32,6 +32,8 @@ pub(super) struct Reload {
     pub(super) loaded: watch::Sender<Loaded>,
     /// The source of objects.
     pub(super) objects: ObjectSource,
+    /// Another source is still to be started.
+    pub(super) awaits_source: bool,
     pub(super) commands: Commands,
     pub(super) reports: Reports,
     /// The content of the file at the last reload, valid or not.
@@ -112,9 +114,10 @@ impl Reload {
         }
         self.reports.metrics.config_reloaded(true);
         self.reports.known.note(|status| status.refused_configuration = None);
-        let other_source = objects != self.objects || old.config.node_name != new.config.node_name;
+        self.awaits_source |=
+            objects != self.objects || old.config.node_name != new.config.node_name;
         self.objects = objects;
-        other_source
+        self.awaits_source
     }
 
     fn apply(&self, old: &Loaded, new: &Loaded, objects: &ObjectSource) {
