@@ -309,7 +309,7 @@ impl Dataplane {
         let dirty = std::mem::take(&mut self.dirty);
         self.plan(&dirty, now);
         if self.state.current().is_none() {
-            lessons.is_fresh = true;
+            lessons.readings += 1;
             self.read(now)?;
         }
         self.compare(lessons.isolated, now)

@@ -18,11 +18,15 @@ use super::refusal::{Blame, blame, is_about_affinity};
 /// other, the node lacks memory for the moment, or the transaction has many small Services.
 const LARGE: usize = 1_000;
 
+/// The number of times that a sync reads the kernel: another process may go on with what it does. After
+/// that, what the kernel refuses is to blame.
+const READINGS: u32 = 3;
+
 /// The consequences of refusals within a sync.
 #[derive(Default)]
 pub(super) struct Lessons {
-    /// The sync has read the kernel.
-    pub(super) is_fresh: bool,
+    /// The number of times that the sync has read the kernel.
+    pub(super) readings: u32,
     /// Every element gets a message of its own.
     pub(super) isolated: bool,
     /// The kernel is asked again for what it lacks.
@@ -62,7 +66,7 @@ impl Dataplane {
         let surprised = |refusal: &Refusal| {
             matches!(refusal.errno, Errno::EEXIST | Errno::ENOENT | Errno::EBUSY)
         };
-        if !lessons.is_fresh && refusals.iter().any(surprised) {
+        if lessons.readings < READINGS && refusals.iter().any(surprised) {
             self.state.lose();
             self.stats.refused = self.stats.refused.saturating_sub(1);
             self.stats.overtaken += 1;

@@ -107,7 +107,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let times = [
             self.commit_at(now),
             Some(self.chains_at).filter(|_| self.dataplane.counts_unused_chains()),
-            self.check_at.filter(|_| self.listener.is_some() || self.dataplane.is_checked()),
+            self.check_at.filter(|_| self.dataplane.is_checked()),
+            self.listener.as_ref().map(|(_, until)| *until),
             trial,
             self.dataplane.next_gone().filter(|_| !self.due),
             self.dataplane.next_look().filter(|_| !self.due),
@@ -208,8 +209,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             // If the kernel does not answer, the next sync fails and reports it.
             self.due |= self.dataplane.check(now).unwrap_or(true);
             self.schedule_check(now);
-            self.listener.take_if(|(_, until)| *until <= now);
         }
+        self.listener.take_if(|(_, until)| *until <= now);
     }
 
     fn schedule_check(&mut self, now: Instant) {

@@ -182,6 +182,42 @@ fn damage_just_before_a_takeover_is_repaired() {
     assert_eq!(world.next_wake(), None, "nobody else can modify the tables any more");
 }
 
+/// Another process goes on while the agent repairs.
+#[test]
+fn damage_during_a_repair_blames_nothing_on_innocent_frontends() {
+    let mut world = World::shared(cluster(&[11, 12, 13]));
+    let before = world.listing();
+    let mut elements = Elements::new();
+    elements.push(&before.elements[Set::Endpoints.name()][1].key, None, None);
+    let mut batch = Batch::new(None);
+    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
+    let (batch, namespace, mut is_first) = (batch.finish(), world.namespace.clone(), true);
+    world.on_call(move |call| {
+        if matches!(call, Call::Commit(_)) && std::mem::take(&mut is_first) {
+            foreign(&namespace, &batch).ok()?;
+        }
+        None
+    });
+    world.lose_endpoints(&[]);
+    world.pass(5 * SECOND);
+    assert!(world.snapshot().quarantined.is_empty(), "{:?}", world.events());
+    assert_eq!(world.listing(), before);
+}
+
+/// It learns of damage when the kernel refuses a change, and listens for who does that.
+#[test]
+fn agent_that_never_checks_listens_for_a_while_only() {
+    let pace = Pace { check_period: Duration::ZERO, ..PACE };
+    let mut world = World::with(Namespace::new(), Ownership::Share, pace);
+    world.apply(cluster(&[11, 12]));
+    world.lose_endpoints(&[]);
+    world.apply(endpoints(&[21, 22]));
+    assert!(world.events().iter().any(|event| matches!(event, What::Repaired(_))));
+    assert!(world.next_wake().is_some(), "it listens until then");
+    world.pass(20 * SECOND);
+    assert_eq!(world.next_wake(), None);
+}
+
 /// A repair may be delayed. What the check has found may not be all any more then.
 #[test]
 fn delayed_repair_blames_nothing_on_innocent_frontends() {
