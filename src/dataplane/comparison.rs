@@ -9,7 +9,7 @@ use nfnetlink::nft::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Expr,
     Kernel,
 };
-use shunt_core::model::{Backend, Family};
+use shunt_core::model::{Backend, Balancing, Family};
 use shunt_core::plan::{
     Chain, ChainName, Desired, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
     NodeContext, Pools, Rule, Set, TABLE, TcpTimeouts, Value, base_chains, base_text, element_text,
@@ -98,7 +98,12 @@ fn planned_elements(
     for (key, frontend) in frontends {
         elements.extend(frontend.decisions(*key).map(entry));
         for (pools, backends) in frontend.pools(*key) {
-            let slots = (0..).zip(in_slots(pools, *key, backends, found));
+            let backends = match frontend.balancing {
+                Balancing::Random => in_slots(pools, *key, backends, found),
+                // The slots are those of the hash.
+                _ => backends.to_vec(),
+            };
+            let slots = (0..).zip(backends);
             elements.extend(slots.map(|(index, it)| entry(pools.slot(*key, index, it))));
         }
     }
@@ -322,7 +327,10 @@ fn set_name(set: Set) -> String {
 fn raw_text(family: Family, set: Set, key: Option<Key>, element: &DumpedElement<'_>) -> String {
     let known = key.map(|key| element_text(&Element { set, key, value: None, comment: None }));
     let key = known.or_else(|| key_text(family, set, element.key));
-    let key = key.unwrap_or_else(|| hexadecimal(element.key));
+    let key = key.unwrap_or_else(|| match element.key {
+        [] => "*".to_owned(),
+        key => hexadecimal(key),
+    });
     let comment = element.comment.map(|it| format!(" comment \"{it}\"")).unwrap_or_default();
     match element.data {
         None => format!("{key}{comment}"),

@@ -77,6 +77,7 @@ fn nothing_is_listed_without_foreign_commits() -> Result<()> {
 fn start_repairs_changes_to_tables_without_an_owner() -> Result<()> {
     for damage in [
         "flush map ip shunt service-ips",
+        "add element ip shunt service-ips { * : drop }",
         "delete table ip6 shunt",
         // The kernel adds no base chain behind a message that takes the table over.
         "flush chain ip shunt nat-prerouting; delete chain ip shunt nat-prerouting",

@@ -2,15 +2,15 @@
 
 use super::element::{Age, ElementData};
 use super::uapi::{
-    NFT_DATA_VERDICT, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE,
-    NFTA_CHAIN_TYPE, NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
-    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_RULE_CHAIN,
-    NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA, NFTA_SET_DATA_LEN,
-    NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS,
-    NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
+    NFT_DATA_VERDICT, NFT_SET_ELEM_CATCHALL, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY,
+    NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE, NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY,
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA,
+    NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA,
+    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA,
 };
 use super::{Expr, SetType, VERDICTS, Verdict, userdata};
 use crate::attr::{Attr, Attrs};
@@ -164,7 +164,7 @@ impl DumpedRule {
 /// An element in the kernel, or for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DumpedElement<'a> {
-    /// Its key, each field padded to four bytes.
+    /// Its key, each field padded to four bytes. Empty for the element of all keys without another.
     pub key: &'a [u8],
     /// The value in a map.
     pub data: Option<ElementData<'a>>,
@@ -220,7 +220,11 @@ impl<'a> DumpedElement<'a> {
     #[must_use]
     pub fn parse(element: &Attr<'a>) -> Option<DumpedElement<'a>> {
         let attrs = element.children();
-        let key = attrs.find(NFTA_SET_ELEM_KEY)?.children().find(NFTA_DATA_VALUE)?.payload;
+        let is_rest = |flags| flags & NFT_SET_ELEM_CATCHALL != 0;
+        let key = match attrs.find(NFTA_SET_ELEM_KEY) {
+            Some(key) => key.children().find(NFTA_DATA_VALUE)?.payload,
+            None => attrs.be32(NFTA_SET_ELEM_FLAGS).filter(|flags| is_rest(*flags)).map(|_| &[])?,
+        };
         let key_end = attrs.find(NFTA_SET_ELEM_KEY_END);
         let key_end = key_end.and_then(|a| a.children().find(NFTA_DATA_VALUE));
         Some(DumpedElement {

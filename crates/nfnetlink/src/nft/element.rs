@@ -2,13 +2,13 @@
 //! hundreds of thousands.
 
 use super::uapi::{
-    NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
-    NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION,
-    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
-    NFTA_SET_ELEM_USERDATA,
+    NFT_SET_ELEM_CATCHALL, NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA,
 };
 use super::{DumpedElement, Verdict, userdata};
-use crate::attr::{nest, put, put_be64, put_text};
+use crate::attr::{nest, put, put_be32, put_be64, put_text};
 
 /// The longest element list of one message, in bytes. The list is one attribute, whose length field
 /// has 16 bits: beyond 65 535 bytes, it would silently wrap around.
@@ -70,7 +70,10 @@ impl Elements {
     pub fn add(&mut self, element: &DumpedElement<'_>) {
         let start = self.bytes.len();
         nest(&mut self.bytes, NFTA_LIST_ELEM, |to| {
-            put_value(to, NFTA_SET_ELEM_KEY, element.key);
+            match element.key {
+                [] => put_be32(to, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
+                key => put_value(to, NFTA_SET_ELEM_KEY, key),
+            }
             if let Some(key_end) = element.key_end {
                 put_value(to, NFTA_SET_ELEM_KEY_END, key_end);
             }
