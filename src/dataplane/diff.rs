@@ -165,11 +165,14 @@ impl Delta {
         };
         let (main, short_circuit) = Frontend::pools_of(key);
         // Another service port starts at zero. Elements that the kernel has of a frontend beside the
-        // record are strays, or those of a table that is replaced.
+        // record are strays, or those of a table or of sets that are replaced.
         let continues = match old {
             Some(old) => old.label == new.label,
             None => {
-                let is_replaced = *record.table(key.family()) == TableState::Unusable;
+                let is_replaced = match record.table(key.family()) {
+                    TableState::Ours(table) => table.rebuild,
+                    state => *state == TableState::Unusable,
+                };
                 is_replaced || !record.strays.is_empty()
             }
         };

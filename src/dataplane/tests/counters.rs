@@ -159,6 +159,17 @@ fn counters_move_into_a_replaced_table() {
     assert_eq!(counted(&next, Set::ServiceIps, EXTERNAL_IP), Some((0, 0)));
 }
 
+/// Sets that are too small are made anew, with their elements.
+#[test]
+fn counters_move_into_larger_sets() {
+    let mut world = World::serving(&[11, 12]);
+    connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
+    let handle = |world: &World| world.listing().elements[Set::ServiceIps.name()].len();
+    world.apply((2..400).map(|n| Change::Service(service(n).into())).collect());
+    assert!(handle(&world) > 512, "more than had room");
+    assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));
+}
+
 /// A frontend without one of its endpoints is written anew as a whole.
 #[test]
 fn counter_survives_the_repair_of_its_frontend() {
