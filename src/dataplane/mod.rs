@@ -62,7 +62,7 @@ pub use snapshot::{Quarantined, Snapshot, SpecConflict, by_service};
 pub use stats::{Commit, CommitStats};
 pub use stopwatch::Stopwatch;
 pub use thread::spawn;
-pub use transaction::{Prepared, SyncReport};
+pub use transaction::SyncReport;
 pub(crate) use translate::rule_text;
 pub use verdicts::{FrontendVerdict, Installed, Verdicts, add_verdicts, verdicts};
 pub use worker::Pace;

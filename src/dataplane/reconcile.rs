@@ -290,13 +290,6 @@ impl Dataplane {
 
     /// Updates the plan and makes the transaction for it, without a commit. Returns `None` if there
     /// is nothing to write.
-    ///
-    /// # Errors
-    /// If the kernel's state is unknown and cannot be read.
-    pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, nft::Error> {
-        self.next(&mut Lessons::default(), now)
-    }
-
     fn next(
         &mut self,
         lessons: &mut Lessons,
@@ -315,11 +308,8 @@ impl Dataplane {
         self.compare(lessons.isolated, now)
     }
 
-    /// Commits a prepared transaction.
-    ///
-    /// # Errors
-    /// Nothing was written then; the next sync handles the difference.
-    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, nft::Error> {
+    /// Commits a prepared transaction. Nothing is written if that fails.
+    fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, nft::Error> {
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
         self.stats.commit(kernel, stopwatch, prepared.batch())?;
         let Some(current) = self.state.current_mut() else {

@@ -40,7 +40,7 @@ pub struct SyncReport {
 }
 
 /// A transaction, with the new state of the record after its commit.
-pub struct Prepared {
+pub(super) struct Prepared {
     batch: FinishedBatch,
     delta: Delta,
     /// The changed tables as they are after the commit.
@@ -59,7 +59,7 @@ pub struct Prepared {
 impl Prepared {
     /// The transaction.
     #[must_use]
-    pub fn batch(&self) -> &FinishedBatch {
+    pub(super) fn batch(&self) -> &FinishedBatch {
         &self.batch
     }
 

@@ -70,10 +70,7 @@ impl Elements {
     pub fn add(&mut self, element: &DumpedElement<'_>) {
         let start = self.bytes.len();
         nest(&mut self.bytes, NFTA_LIST_ELEM, |to| {
-            match element.key {
-                [] => put_be32(to, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
-                key => put_value(to, NFTA_SET_ELEM_KEY, key),
-            }
+            put_key(to, element.key);
             if let Some(key_end) = element.key_end {
                 put_value(to, NFTA_SET_ELEM_KEY_END, key_end);
             }
@@ -124,6 +121,14 @@ impl Elements {
     /// Returns the size of all lists, in bytes.
     pub(super) fn byte_len(&self) -> usize {
         self.bytes.len()
+    }
+}
+
+/// Appends a key; an empty one means all others.
+pub(super) fn put_key(to: &mut Vec<u8>, key: &[u8]) {
+    match key {
+        [] => put_be32(to, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
+        key => put_value(to, NFTA_SET_ELEM_KEY, key),
     }
 }
 

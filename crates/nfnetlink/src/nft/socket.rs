@@ -2,19 +2,19 @@
 
 use nix::errno::Errno;
 
+use super::element::put_key;
 use super::refusal::Answer;
 use super::uapi::{
-    NFT_SET_ELEM_CATCHALL, NFTA_DATA_VALUE, NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID,
-    NFTA_LIST_ELEM, NFTA_OBJ_TABLE, NFTA_RULE_TABLE, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_TABLE,
-    NFTA_TABLE_NAME, kind,
+    NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_LIST_ELEM, NFTA_OBJ_TABLE,
+    NFTA_RULE_TABLE, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_SET_TABLE, NFTA_TABLE_NAME, kind,
 };
 use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Error,
     FinishedBatch, Generation, Kernel,
 };
 use crate::Family;
-use crate::attr::{Attrs, nest, put, put_be32, put_text};
+use crate::attr::{Attrs, nest, put_text};
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::{self, Bus, Request};
 
@@ -96,18 +96,12 @@ fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>
     elements.filter_map(|element| DumpedElement::parse(&element))
 }
 
-/// Appends the attributes of a query for one element: the key's own, or the one that all keys have
-/// which have no other.
+/// Appends the attributes of a query for one element: that of the key, or of all other keys.
 pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: Option<&[u8]>) {
     put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
     put_text(body, NFTA_SET_ELEM_LIST_SET, set);
     nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-        nest(list, NFTA_LIST_ELEM, |element| match key {
-            Some(key) => {
-                nest(element, NFTA_SET_ELEM_KEY, |outer| put(outer, NFTA_DATA_VALUE, key));
-            }
-            None => put_be32(element, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),
-        });
+        nest(list, NFTA_LIST_ELEM, |element| put_key(element, key.unwrap_or_default()));
     });
 }
 
