@@ -97,11 +97,11 @@ fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>
 }
 
 /// Appends the attributes of a query for one element: that of the key, or of all other keys.
-pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: Option<&[u8]>) {
+pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: &[u8]) {
     put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
     put_text(body, NFTA_SET_ELEM_LIST_SET, set);
     nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
-        nest(list, NFTA_LIST_ELEM, |element| put_key(element, key.unwrap_or_default()));
+        nest(list, NFTA_LIST_ELEM, |element| put_key(element, key));
     });
 }
 
@@ -197,7 +197,7 @@ impl Kernel for Socket {
         for (chunk, start) in keys.chunks(KEYS).zip((0..).step_by(KEYS)) {
             let body = |key: &&[u8], body: &mut Vec<u8>| {
                 put_netfilter_header(body, family.number(), 0);
-                put_query(body, table, set, Some(key));
+                put_query(body, table, set, key);
             };
             let answered = |place: usize, answer: Result<Message<'_>, Errno>| match answer {
                 Ok(message) => elements(&message).for_each(|element| each(start + place, element)),

@@ -116,12 +116,12 @@ impl Ruleset for Table<'_> {
         self.socket.get("read a set", libc::NFT_MSG_GETSET, self.family, of, DumpedSet::parse)
     }
 
-    fn find(&mut self, set: &str, key: Option<&[u8]>) -> Result<Option<Found>, Error> {
+    fn find(&mut self, set: &str, key: &[u8]) -> Result<Option<Found>, Error> {
         let of = |body: &mut Vec<u8>| put_query(body, self.name, set, key);
         let message = libc::NFT_MSG_GETSETELEM;
         match self.socket.get("look up an element", message, self.family, of, Found::parse) {
             // Before Linux 5.13, sets have no element for all other keys.
-            Err(Error::Request { errno: Errno::EINVAL, .. }) if key.is_none() => Ok(None),
+            Err(Error::Request { errno: Errno::EINVAL, .. }) if key.is_empty() => Ok(None),
             found => found,
         }
     }

@@ -34,8 +34,8 @@ pub(super) trait Ruleset {
     /// Returns the definition of a set or map; `None` if it cannot be decoded.
     fn set(&mut self, name: &str) -> Result<Option<DumpedSet>, Self::Error>;
 
-    /// Looks up the element of a key, or with `None` that of all keys without another.
-    fn find(&mut self, set: &str, key: Option<&[u8]>) -> Result<Option<Found>, Self::Error>;
+    /// Looks up the element of a key, or with an empty one that of all keys without another.
+    fn find(&mut self, set: &str, key: &[u8]) -> Result<Option<Found>, Self::Error>;
 }
 
 /// An element of a set.
@@ -318,8 +318,8 @@ impl<R: Ruleset> Walk<'_, R> {
         let Some(key) = key.exact() else {
             return Ok((Truth::Unknown, None));
         };
-        let found = match self.ruleset.find(name, Some(&key))? {
-            None => self.ruleset.find(name, None)?,
+        let found = match self.ruleset.find(name, &key)? {
+            None => self.ruleset.find(name, &[])?,
             found => found,
         };
         if found.as_ref().is_some_and(|found| found.is_limited) {
@@ -398,7 +398,7 @@ pub(super) fn fuzz(attrs: &Attrs<'_>, view: &View<'_>) {
             Ok(DumpedSet::parse(self.1))
         }
 
-        fn find(&mut self, _: &str, _: Option<&[u8]>) -> Result<Option<Found>, Self::Error> {
+        fn find(&mut self, _: &str, _: &[u8]) -> Result<Option<Found>, Self::Error> {
             Ok(Found::parse(self.1))
         }
     }
@@ -432,7 +432,7 @@ mod tests {
             Ok(None)
         }
 
-        fn find(&mut self, _: &str, _: Option<&[u8]>) -> Result<Option<Found>, Infallible> {
+        fn find(&mut self, _: &str, _: &[u8]) -> Result<Option<Found>, Infallible> {
             Ok(None)
         }
     }
