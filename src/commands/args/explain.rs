@@ -26,7 +26,7 @@ pub struct Explain {
     #[arg(long, value_name = "IP")]
     pub from: Option<IpAddr>,
     /// The network namespace of the client: a process ID in it, a name as in `ip netns`, or a path.
-    #[arg(long, value_name = "PID|NAME|PATH")]
+    #[arg(long, value_name = "PID|NAME|PATH", conflicts_with_all = ["manifests", "with", "at"])]
     pub netns: Option<PathBuf>,
     /// Also send one packet as the client (the node, or --netns) would, and follow it; `all`: until
     /// each endpoint got one.

@@ -113,7 +113,10 @@ pub(super) fn endpoints(
         }
     }
     // Of several copies of one endpoint, the one that counts comes first.
-    views.sort_by_key(|view| (view.address, view.port, view.why, view.terminating, !view.ready));
+    views.sort_by_key(|view| {
+        let has_no_weight = view.why != Some(NotUsed::Drained);
+        (view.address, view.port, view.terminating, !view.ready, has_no_weight, view.why)
+    });
     views.dedup_by_key(|view| (view.address, view.port));
     for view in &mut views {
         let backend = view.port.map(|port| Backend { address: view.address, port });

@@ -536,8 +536,7 @@ impl<T: Tables> Walker<'_, T> {
 
 /// Adds to the probability of a backend.
 fn add(choices: &mut Vec<Choice>, backend: Backend, probability: f64) {
-    // The second rule of a balancer finds the backend of the first slot, which is the first choice.
-    match choices.first_mut().filter(|choice| choice.backend == backend) {
+    match choices.iter_mut().find(|choice| choice.backend == backend) {
         Some(choice) => choice.probability += probability,
         None => choices.push(Choice::of(backend, probability)),
     }
