@@ -211,14 +211,18 @@ impl Judge<'_> {
 
     /// Judges a probe that no endpoint of the Service got.
     fn elsewhere(&mut self, verdict: Verdict) -> Verdict {
-        let Some(Probe { outcome, trace: Some(trace), .. }) = &self.facts.probe else {
-            return verdict;
-        };
+        let Some(Probe { outcome, trace, .. }) = &self.facts.probe else { return verdict };
         if verdict == Verdict::NotAService
             || self.facts.endpoints.iter().any(|it| it.probe.is_some())
         {
             return verdict;
         }
+        let Some(trace) = trace else {
+            let text = "no rule of this node saw the probe: something on the client's side of them \
+                        may have taken it";
+            self.first(Code::Assumed, text.to_owned());
+            return Verdict::Unknown;
+        };
         if let Some(foreign) = trace.backend {
             let text = format!(
                 "another program translated the connection to {foreign}, which is not an endpoint \

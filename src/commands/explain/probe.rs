@@ -123,6 +123,7 @@ impl Probe {
         let what = if protocol == Protocol::Udp { "an empty datagram" } else { "a SYN" };
         let way = match endpoint {
             Some(endpoint) => format!("chose {endpoint}"),
+            None if trace.is_none() => "was seen by no rule".to_owned(),
             None => "was not translated".to_owned(),
         };
         let by = trace.as_ref().and_then(|trace| trace.by.as_ref());
