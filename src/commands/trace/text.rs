@@ -25,9 +25,9 @@ impl fmt::Display for TraceReport {
                 (None, Some(handle)) => format!("rule {handle}"),
                 (None, None) => "policy".to_owned(),
             };
-            write!(f, "    {:<28} {rule}", escape::line(&place))?;
+            write!(f, "    {:<28} {}", escape::line(&place), escape::line(&rule))?;
             if !rule.ends_with(&step.verdict) && step.verdict != "continue" {
-                write!(f, " -> {}", step.verdict)?;
+                write!(f, " -> {}", escape::line(&step.verdict))?;
             }
             if let Some(comment) = &step.comment {
                 write!(f, "  # {}", escape::line(comment))?;

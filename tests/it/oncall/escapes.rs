@@ -62,14 +62,17 @@ fn name_of_a_process_is_escaped() -> Result<()> {
     agent.stop()
 }
 
-/// A table, its chain and the comment of a rule that drops what the node forwards.
+/// A table, its chains and the comment of a rule that drops what the node forwards.
 fn drop_forwarded(ns: &Netns) -> Result<()> {
     ns.run(|| {
         let mut batch = Batch::new(None);
         let (kind, hook) = (ChainType::Filter, Hook::Forward);
         batch.add_table(Family::Ip, NAME, 0, "");
         batch.add_chain(Family::Ip, NAME, NAME, Some(BaseChain { kind, hook, priority: 0 }));
-        batch.add_rule(Family::Ip, NAME, NAME, &[Expr::Verdict(Verdict::Drop)], Some(NAME));
+        let inner = format!("{NAME}-2");
+        batch.add_chain(Family::Ip, NAME, &inner, None);
+        batch.add_rule(Family::Ip, NAME, &inner, &[Expr::Verdict(Verdict::Drop)], Some(NAME));
+        batch.add_rule(Family::Ip, NAME, NAME, &[Expr::Verdict(Verdict::Jump(inner))], None);
         Ok(Socket::open()?.commit(&batch.finish())?)
     })
 }
