@@ -50,13 +50,14 @@ fn of_spec(
         parse_net,
         "this range is ignored; addresses of a family without a valid range stay closed",
     );
+    let mut closed = Vec::new();
     if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
         // Without a range of its family, an address would be open to all clients, although the
         // mistyped range was to restrict them.
         let restricted = |address: &IpAddr| {
             source_ranges.iter().any(|net| Family::of_net(net) == Family::of(*address))
         };
-        vips.retain(restricted);
+        (vips, closed) = vips.into_iter().partition(restricted);
     }
     let mut policy = |field: &str, text: &String| {
         findings.valid(field, text, traffic_policy(text)).unwrap_or(TrafficPolicy::Cluster)
@@ -67,12 +68,12 @@ fn of_spec(
         name: name.clone(),
         created: raw.metadata.creation_timestamp.as_ref().and_then(raw::Time::seconds),
         cluster_ips: cluster_ips(spec, findings),
-        external_ips: findings.list(
-            &spec.external_ips,
-            "spec.externalIPs",
-            values::remote_ip,
-            "this external IP is ignored",
-        ),
+        external_ips: {
+            let (at, effect) = ("spec.externalIPs", "this external IP is ignored");
+            let mut ips = findings.list(&spec.external_ips, at, values::remote_ip, effect);
+            ips.retain(|address| !closed.contains(address));
+            ips
+        },
         load_balancer_ips: vips,
         proxied_ips,
         source_ranges,

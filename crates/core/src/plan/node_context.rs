@@ -94,7 +94,7 @@ impl NodeContext {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
         let selected = &self.options.node_port_addresses;
         let lacks_addresses = self.node.as_ref().is_some_and(|node| {
-            let is_given = self.options.node_address.is_some();
+            let is_given = self.options.node_address.is_some_and(|own| Family::of(own) == family);
             selected.primary && node.addresses.is_empty() && !is_given
         });
         if !self.knows_node() || (self.options.requires_node && lacks_addresses) {
@@ -164,6 +164,9 @@ mod tests {
         let primary = unaddressed(NodePortAddresses::default());
         assert_eq!(primary.node_port_addresses(Family::V4), closed);
         assert_eq!(unaddressed(all()).node_port_addresses(Family::V4), None);
+        let mut bound = primary;
+        bound.options.node_address = Some([192, 0, 2, 1].into());
+        assert_eq!(bound.node_port_addresses(Family::V6), closed);
         let known = context(Some(node(&[[192, 0, 2, 1].into()])), NodePortAddresses::default());
         let own = Some(BTreeSet::from([[192, 0, 2, 1].into()]));
         assert_eq!(known.node_port_addresses(Family::V4), own);
