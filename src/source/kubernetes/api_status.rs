@@ -90,7 +90,7 @@ impl ApiStatus {
         let Some(trouble) = troubles.of.remove(&kind) else { return };
         let Troubles { of, told } = &mut *troubles;
         let lasts = |text: &String| of.values().any(|other| other.text == *text);
-        let was_told = told.contains(&trouble.text);
+        let was_told = told.len() == MAX_TOLD || told.contains(&trouble.text);
         told.retain(lasts);
         if !lasts(&trouble.text) {
             let after = trouble.since.elapsed();

@@ -1,10 +1,11 @@
 //! What is done when the server does not answer as it should.
 
 use std::io;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use super::script::{Log, Script, answers, follow};
-use crate::source::kubernetes::api_status::ApiStatus;
+use crate::source::kubernetes::api_status::{ApiStatus, Incident};
 use crate::source::kubernetes::failure::{RequestFailure, innermost};
 use crate::source::objects::Kind;
 
@@ -85,11 +86,17 @@ async fn an_outage_is_told_once_and_pauses_grow() {
 #[test]
 fn an_outage_with_ever_new_reasons_is_told_a_few_times() {
     let log = Log::collect();
-    let status = ApiStatus::new(|_| ());
+    let (sender, incidents) = mpsc::channel();
+    let status = ApiStatus::new(move |incident| sender.send(incident).unwrap());
     for n in 0..100 {
         status.lost(Kind::Service, &RequestFailure::Unreachable(format!("reason {n}")), true);
     }
     assert_eq!(log.lines(" WARN ").len(), 16);
+    status.well(Kind::Service);
+    assert!(
+        matches!(incidents.try_iter().last(), Some(Incident::Back(_))),
+        "the history has an end"
+    );
     // rustls says the time.
     let expired =
         "invalid peer certificate: certificate expired: verification time 1735689600 (UNIX)";
