@@ -77,7 +77,7 @@ enum Task {
         /// Take the figures of an earlier run, a file of `--write-json`
         #[arg(long, value_name = "FILE", requires = "docs")]
         from: Option<PathBuf>,
-        /// Sections (cold, change, path; an unknown name prints all), sizes (1000x10), and
+        /// Sections (beside, churn, path; an unknown name prints all), sizes (1000x10), and
         /// `--write-json FILE` for figures with their units
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

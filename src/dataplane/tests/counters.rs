@@ -164,9 +164,9 @@ fn counters_move_into_a_replaced_table() {
 fn counters_move_into_larger_sets() {
     let mut world = World::serving(&[11, 12]);
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
-    let handle = |world: &World| world.listing().elements[Set::ServiceIps.name()].len();
+    let elements = |world: &World| world.listing().elements[Set::ServiceIps.name()].len();
     world.apply((2..400).map(|n| Change::Service(service(n).into())).collect());
-    assert!(handle(&world) > 512, "more than had room");
+    assert!(elements(&world) > 512, "more than had room");
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));
 }
 

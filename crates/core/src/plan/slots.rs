@@ -49,8 +49,7 @@ pub struct Larger {
 
 impl Slots {
     /// Returns the number of slots for a Service, from its plan with one slot for each backend.
-    /// `None` if [`MAX_ELEMENTS`] have no room for every backend. Ejected backends count, so that an
-    /// ejection changes no size.
+    /// `None` if [`MAX_ELEMENTS`] have no room for every backend.
     pub(super) fn of(plan: &ServicePlan, balancing: Balancing) -> Option<Slots> {
         let pools = || plan.frontends.iter().flat_map(|(key, frontend)| frontend.pools(*key));
         let (count, backends) = (pools().count(), pools().map(|(_, pool)| pool.len()).max());

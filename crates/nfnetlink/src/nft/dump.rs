@@ -164,7 +164,7 @@ impl DumpedRule {
 /// An element in the kernel, or for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DumpedElement<'a> {
-    /// Its key, each field padded to four bytes. Empty for the element of all keys without another.
+    /// Its key, each field padded to four bytes. Empty for the catch-all element.
     pub key: &'a [u8],
     /// The value in a map.
     pub data: Option<ElementData<'a>>,

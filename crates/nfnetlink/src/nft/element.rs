@@ -124,7 +124,7 @@ impl Elements {
     }
 }
 
-/// Appends a key; an empty one means all others.
+/// Appends the key of an element. An empty key makes it the catch-all element.
 pub(super) fn put_key(to: &mut Vec<u8>, key: &[u8]) {
     match key {
         [] => put_be32(to, NFTA_SET_ELEM_FLAGS, NFT_SET_ELEM_CATCHALL),

@@ -96,7 +96,7 @@ fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>
     elements.filter_map(|element| DumpedElement::parse(&element))
 }
 
-/// Appends the attributes of a query for one element: that of the key, or of all other keys.
+/// Appends the attributes of a query for one element. An empty key asks for the catch-all element.
 pub(super) fn put_query(body: &mut Vec<u8>, table: &str, set: &str, key: &[u8]) {
     put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
     put_text(body, NFTA_SET_ELEM_LIST_SET, set);

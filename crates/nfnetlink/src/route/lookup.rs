@@ -79,7 +79,8 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-/// What becomes of a packet on a route (`RTN_*`). Those that drop it are [`RouteAnswer::Refused`].
+/// The type of a route (`RTN_*`). For the types that drop packets, the answer is
+/// [`RouteAnswer::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteKind {
     /// To a neighbour or a router.

@@ -34,7 +34,7 @@ pub(super) trait Ruleset {
     /// Returns the definition of a set or map; `None` if it cannot be decoded.
     fn set(&mut self, name: &str) -> Result<Option<DumpedSet>, Self::Error>;
 
-    /// Looks up the element of a key, or with an empty one that of all keys without another.
+    /// Looks up the element of a key. An empty key asks for the catch-all element.
     fn find(&mut self, set: &str, key: &[u8]) -> Result<Option<Found>, Self::Error>;
 }
 
